@@ -12,6 +12,7 @@ from lanescope.webapp.analysis.findings import (
     SEVERITIES,
     AnalysisResult,
     Finding,
+    NotApplicable,
     Severity,
     acknowledged,
     fault,
@@ -207,6 +208,8 @@ def _measured(run: Run) -> tuple[dict[str, Any], dict[str, str]]:
     for one in metrics():
         try:
             measured[one.name] = load(one.measure)(run)
+        except NotApplicable:
+            measured[one.name] = None
         except (RunError, OSError, ModuleNotFoundError):
             raise
         except Exception as error:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.runs.run import Run
+
+_SHAPE = re.compile(r"\[([^\]]*)\]")
 
 OperatorKey = tuple[str, int, int]
 """Thread, start and depth of an operator of a rank."""
@@ -26,6 +29,12 @@ TENSOR_COLUMNS = (
     "inf",
     "hash",
 )
+
+
+def tensor_shapes(text: str) -> list[list[int]]:
+    """Returns the shapes of `[4, 8] [8]`; an empty one for a part without whole numbers."""
+    parts = (one.replace(",", " ").split() for one in _SHAPE.findall(text))
+    return [[int(one) for one in part] if all(map(str.isdigit, part)) else [] for part in parts]
 
 
 def operands(run: Run, rank: int, place: OperatorKey, *, in_place: bool) -> list[dict[str, Any]]:

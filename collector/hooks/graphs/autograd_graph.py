@@ -23,6 +23,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..stacks import code_place
 from ..training.modules import Modules
+from ..training.parameters import is_doubling
 from ..training_loop.growth import Marks
 from .input_facts import input_facts
 from .loss_counts import LossCounts
@@ -76,7 +77,7 @@ class Graphs:
             return
         roots = arguments[0] if isinstance(arguments[0], (tuple, list)) else (arguments[0],)
         self._impossible(roots)
-        if step & (step - 1) or step == self._sampled or (step and not self._counts):
+        if not is_doubling(step) or step == self._sampled or (step and not self._counts):
             return
         self._sampled = step
         self._divisor(roots)

@@ -16,11 +16,9 @@ from ...format.loop_names import LOSS_COUNT
 from ...recorder.recorder import Recorder
 from ..cuda_graphs import capturing
 from ..training.device_readback import DeviceReadback
-from .node_facts import saved_tensor, short_name
+from .node_facts import saved_tensor, short_name, takes_mean
 
 _MAX_SCALES = 6
-_MEAN = 1
-"""How autograd keeps reduction="mean"."""
 
 
 class LossCounts:
@@ -74,7 +72,7 @@ def _factors(node: Any) -> Iterator[tuple[torch.Tensor | float, bool]]:
             continue
         if name == "MeanBackward0":
             yield float(node._saved_self_sym_numel), True
-        elif getattr(node, "_saved_reduction", 0) == _MEAN:
+        elif takes_mean(node):
             weight = saved_tensor(node, "_raw_saved_total_weight")
             inputs = saved_tensor(node, "_raw_saved_self")
             if type(weight) is torch.Tensor and weight.numel() == 1:

@@ -25,7 +25,7 @@ from ...format.loop_names import (
 )
 from ..training.batches import few_of, raw_bytes
 from ..training.replication import short_hash
-from .node_facts import on_host, saved_tensor, short_name
+from .node_facts import on_host, saved_tensor, short_name, takes_mean
 
 _MAX_NODES = 2000
 _MAX_ELEMENTS, _MAX_VECTORS, _MAX_NUMBERS = 4096, 64, 2**20
@@ -72,9 +72,6 @@ _SAMPLE_LOSSES = (
     "BinaryCrossEntropyWithLogitsBackward0",
     "MseLossBackward0",
 )
-_MEAN = 1
-"""How autograd keeps reduction="mean"."""
-
 _OF_A_DIVERGENCE, _MIN_SAMPLES = 0.5, 8
 """The factor of exp(logvar) in a KL divergence."""
 
@@ -324,7 +321,7 @@ def _summed_divergence(
     the one is summed over them and the other is their mean."""
     result = saved_tensor(node, "_raw_saved_result")
     for loss, factor in factors.items():
-        mean = named[loss] in _SAMPLE_LOSSES and getattr(loss, "_saved_reduction", 0) == _MEAN
+        mean = named[loss] in _SAMPLE_LOSSES and takes_mean(loss)
         compared = saved_tensor(loss, "_raw_saved_self") if mean else None
         if (
             compared is None

@@ -82,7 +82,7 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
     for name, node, number in nodes:
         if loss is None:
             loss = number
-            if getattr(node, "_saved_reduction", 0) == _MEAN or name == "MeanBackward0":
+            if takes_mean(node) or name == "MeanBackward0":
                 yield MEAN_LOSS, 1.0
         dim = getattr(node, "_saved_dim", None) if name in _SOFTMAX else None
         if dim is not None:
@@ -127,7 +127,7 @@ def _of_tokens(tokens: _Tokens) -> Iterator[tuple[str, float]]:
             yield f"{SELF_PAIRS}{number}", share
     for padded in filter(None, map(padding, tokens.read)):
         for number, node, target in tokens.targets:
-            if getattr(node, "_saved_reduction", 0) == _MEAN and _weighs_all(node):
+            if takes_mean(node) and _weighs_all(node):
                 found = counted_padding(padded, target, ignored_class(node))
                 if found is not None:
                     name = f"{COUNTED_PADDING}{number}/{padded.number}/{found.label}"
@@ -191,6 +191,11 @@ def _flattened_apart(node: Any, number: int) -> Iterator[tuple[str, float]]:
 def _positive(index: int) -> int:
     """Returns an index that autograd keeps as an unsigned number."""
     return index - 2 * _BELOW_ZERO if index >= _BELOW_ZERO else index
+
+
+def takes_mean(node: Any) -> bool:
+    """Returns whether a loss has reduction="mean"."""
+    return getattr(node, "_saved_reduction", 0) == _MEAN
 
 
 def ignored_class(node: Any) -> int:

@@ -78,11 +78,13 @@ class SuspendedModes:
 
     def sets(self, _: Any, mode: Any) -> None:
         """Notes a task of another thread than the main one that turns gradients off for good."""
+        if get_ident() == threading.main_thread().ident:
+            return  # before all else: each no_grad() of the program comes by here twice
         if not mode and not torch.is_grad_enabled():
             return  # as the end of no_grad() within the mode: it leaves the mode as it was
         self.restored(None)
-        frame = caller()
-        if mode or frame is None or threading.current_thread() is threading.main_thread():
+        frame = None if mode else caller()
+        if frame is None:
             return
         place = program_place(frame, self._is_library)
         outermost = self._outermost(frame)

@@ -35,7 +35,7 @@ from .optimizer_parameters import (
     ParameterInfo,
     local_part,
 )
-from .parameters import Parameters, is_sampled
+from .parameters import Parameters, is_doubling, is_sampled
 from .thread_gradients import ThreadGradients
 
 _Hashed = tuple[ParameterInfo, torch.Tensor | None, torch.Tensor]
@@ -180,7 +180,7 @@ class Gradients:
             return True
         step = recorder.step
         several = recorder.process.get("world_size", 1) > 1
-        return recorder.options.level == "access" and several and step & (step - 1) == 0
+        return recorder.options.level == "access" and several and is_doubling(step)
 
     def _deliver(self, alike: Alike, held: ParameterGroup, instant: int, ordinal: int) -> None:
         recorder = self._recorder

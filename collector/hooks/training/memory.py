@@ -9,6 +9,7 @@ from ...format.names import RECORDER_MEMORY
 from ...journal import own_files
 from ...journal.memory_limit import resident_bytes
 from ...recorder.recorder import Recorder
+from .parameters import is_doubling
 
 _SERIES = "lanescope/rss"
 """Resident set size in bytes."""
@@ -38,7 +39,7 @@ class Memory:
             return
         recorder.value(_SERIES, float(total))
         step, folder = recorder.step, recorder.folder
-        if folder is not None and not step & (step - 1):
+        if folder is not None and is_doubling(step):
             recorder.value(RECORDER_MEMORY, float(self._added + _mapped(folder)))
 
 

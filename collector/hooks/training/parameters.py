@@ -293,7 +293,12 @@ class Parameters:
 
 def is_sampled(step: int, every: int) -> bool:
     """Returns whether a step is 0, 1, 2, 4, 8, ... below `every`, or a multiple of it; 0: never."""
-    return bool(every) and (step % every == 0 or (step < every and step & (step - 1) == 0))
+    return bool(every) and (step % every == 0 or (step < every and is_doubling(step)))
+
+
+def is_doubling(step: int) -> bool:
+    """Returns whether a step is 0, 1, 2, 4, 8, ..."""
+    return not step & (step - 1)
 
 
 def _view(parameter: torch.Tensor) -> torch.Tensor:

@@ -72,9 +72,8 @@ class ThreadGradients:
             self._training.note(state)
             self._backward.note(state)
             self._running += 1
-            if (
-                not self._backward.alone and self._running == 1
-            ):  # a thread that begins now waits for the lock
+            # A thread that begins now waits for the lock.
+            if not self._backward.alone and self._running == 1:
                 self._put_hooks()
 
     def trains(self) -> None:

@@ -20,6 +20,7 @@ from ..cuda_graphs import capturing
 from ..training.device_readback import DeviceReadback
 from ..training.modules import Modules
 from ..training.norms import has_norm
+from ..training.parameters import is_doubling
 from ..training.replication import data_parallel
 from ..training.thread_gradients import ThreadGradients
 
@@ -37,7 +38,7 @@ class ScaledGradients:
 
     def began(self, module: torch.nn.Module) -> None:
         """Chooses a parameter of a model whose gradients are averaged in this step."""
-        if self._recorder.step & (self._recorder.step - 1):
+        if not is_doubling(self._recorder.step):
             self._last = None
             return
         wrapper = data_parallel(module)

@@ -8,7 +8,6 @@ send and the receive that it meets the data type and the number of elements are 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from lanescope.webapp.analysis.collective_calls import (
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
+from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.early_exits import left_training
@@ -64,8 +64,6 @@ _ADVICE = {
     "dtypes": "Cast the tensors to one data type on all ranks.",
     "shapes": "Pass tensors of the same shape on all ranks: pad them, or exchange sizes first.",
 }
-
-_SHAPE = re.compile(r"\[([0-9, ]*)\]")
 
 
 @dataclass(frozen=True)
@@ -253,7 +251,7 @@ def _severity(one: _Mismatch) -> Severity:
 
 
 def _elements(shapes: str) -> list[int]:
-    return [prod(int(n) for n in inner.split(",") if n.strip()) for inner in _SHAPE.findall(shapes)]
+    return [prod(shape) for shape in tensor_shapes(shapes)]
 
 
 def _title_of_leaving(

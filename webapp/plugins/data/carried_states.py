@@ -17,6 +17,7 @@ from lanescope.collector.format.names import IN_ORDER
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -93,7 +94,7 @@ def _finding(run: Run, rank: int, carried: pd.DataFrame, calls: int) -> Finding:
         kind="mixed_samples",
         severity="warning",
         confidence="likely",
-        title=f"{name}{f' at {where}' if where else ''} begins with the state that the "
+        title=f"{name}{at_place(where)} begins with the state that the "
         f"batch before left, in {units.count(len(carried))} of {units.count(calls)} calls that "
         "were looked at, and the DataLoader shuffles: the state is that of other samples. Begin "
         "each batch without a state, or leave out shuffle and let batches go on where the last one "

@@ -10,6 +10,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import CHANGED_SAMPLE
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_loader
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
@@ -32,7 +33,7 @@ def changed_samples(run: Run) -> list[Finding]:
                 own,
                 kind="inplace_modification",
                 confidence="likely",
-                title=f"{kind}.__getitem__{f' at {where}' * bool(where)} changes the stored "
+                title=f"{kind}.__getitem__{at_place(where)} changes the stored "
                 f"sample: {held} was another one after each of {units.count(times)} fetches, so "
                 "its augmentations add up from epoch to epoch. Change a copy: .clone() (of an "
                 "array .copy()) before an operation in place.",

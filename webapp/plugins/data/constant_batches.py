@@ -93,7 +93,7 @@ def _first_batch(run: Run, rank: int, loaded: pd.DataFrame) -> Finding:
         f"({units.count(begun)} in all), and the batch is the same at all sampled steps. Iterate "
         "over the loader, or keep its iterator: next(iter(loader)) begins again each time."
     )
-    return _finding(run, rank, title, "first_batch", loaded)
+    return loader_finding(run, rank, title, "first_batch", loaded)
 
 
 def _constant_target(run: Run, rank: int, position: int, rows: pd.DataFrame) -> Finding:
@@ -102,10 +102,11 @@ def _constant_target(run: Run, rank: int, position: int, rows: pd.DataFrame) -> 
         f"sampled steps, while tensor 0 varies, and the loss reads it: the targets do not vary. "
         "Check the dataset's labels: the index, the axis of argmax, the mapping of classes."
     )
-    return _finding(run, rank, title, "constant_target", rows)
+    return loader_finding(run, rank, title, "constant_target", rows)
 
 
-def _finding(run: Run, rank: int, title: str, cause: str, rows: pd.DataFrame) -> Finding:
+def loader_finding(run: Run, rank: int, title: str, cause: str, rows: pd.DataFrame) -> Finding:
+    """Returns a finding about what a DataLoader hands out, at the first of its samples."""
     first, steps = rows.iloc[0], int(rows["step"].nunique())
     return finding_at(
         run,

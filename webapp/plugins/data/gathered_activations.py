@@ -10,6 +10,8 @@ that call which no operator with a gradient made: no rank put its own part back 
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pyarrow as pa
 
@@ -29,7 +31,7 @@ _MIN_TIMES = 3
 _MAX_CALLS = 8
 """The first ones of a rank are followed: what a program does wrong, it does in each step."""
 
-_PRODUCTS = "aten::(mm|bmm|addmm|baddbmm|matmul|_euclidean_dist|_cdist_forward|cdist)"
+_PRODUCTS = re.compile(r"aten::(mm|bmm|addmm|baddbmm|matmul|_euclidean_dist|_cdist_forward|cdist)")
 _AT = ["thread", "start_ns", "depth"]
 _BACKWARD = schema.PhaseKind.backward.name
 
@@ -88,10 +90,8 @@ def _product(run: Run, rank: int, thread: str, window: tuple[int, int]) -> int |
         first = op.iloc[0]
         if pd.isna(first["sequence"]):
             gathered.update(op.loc[op["write"], "storage"])
-        elif pd.Series([first["name"]]).str.fullmatch(_PRODUCTS).all():
-            return int(first["stack"])
         else:
-            return None
+            return int(first["stack"]) if _PRODUCTS.fullmatch(str(first["name"])) else None
     return None
 
 

@@ -22,6 +22,7 @@ from lanescope.webapp.analysis.collective_calls import collective_calls, group_m
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_ranks
+from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.learning.replicas import replicas
@@ -38,7 +39,6 @@ _MIN_TIMES, _MOSTLY = 2, 0.5
 
 _ONE_NUMBER = 8  # bytes, at most
 _MEANS = re.compile(r"aten::(mean|\w+_loss\w*|binary_cross_entropy\w*)")
-_SHAPE = re.compile(r"\[([^\]]*)\]")
 _EVALUATION, _UPDATES = schema.PhaseKind.evaluation.name, schema.PhaseKind.optimizer.name
 
 
@@ -142,10 +142,10 @@ def _mean_of(run: Run, rank: int, thread: str, window: tuple[int, int]) -> int |
     )
     ops = ops[ops["depth"] == 0].sort_values("start_ns")
     last = ops[ops["start_ns"] <= written["start_ns"].max()].tail(1)
-    shape = _SHAPE.match(str(last["shapes"].iloc[0])) if len(last) else None
-    if shape is None or not _MEANS.fullmatch(str(last["name"].iloc[0])):
+    shapes = tensor_shapes(str(last["shapes"].iloc[0])) if len(last) else []
+    if not shapes or not _MEANS.fullmatch(str(last["name"].iloc[0])):
         return None
-    return math.prod(int(length) for length in shape[1].split(",") if length.strip())
+    return math.prod(shapes[0])
 
 
 def _of_means(

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format.names import EVALUATION_MODE, TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer
@@ -122,7 +123,7 @@ def draws_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]:
         extra = (known[more : more + len(later)] for more in range(_EXTRA))
         if later and any(keys == later for keys in extra):
             place = own_place(one, rank, draws[at].stack)
-            shown = f"{draws[at].key[0]}{f' at {place}' if place else ''}"
+            shown = f"{draws[at].key[0]}{at_place(place)}"
             return [
                 f"the {names[0]} draws random numbers that the {names[1]} does not, "
                 f"{units.printable(shown)} in step {draws[at].step}: all that it draws later are "

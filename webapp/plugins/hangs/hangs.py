@@ -24,7 +24,7 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     cycle,
     incomplete_collectives,
 )
-from lanescope.webapp.analysis.links import step_bounds
+from lanescope.webapp.analysis.links import at_place, step_bounds
 from lanescope.webapp.analysis.process_exits import asked_to_stop, left_by_a_stop
 from lanescope.webapp.analysis.rank_state import QUIET_NS, rank_states
 from lanescope.webapp.analysis.stack_frames import phase_place, where_of
@@ -341,7 +341,7 @@ def _left_behind(
             f"{_last_place(run, wait.missing[0], leaving.step)} and ended, while "
             f"{ranks_in(run, ranks)} {'trains' if len(ranks) == 1 else 'train'} on and "
             f"{'waits' if len(ranks) == 1 else 'wait'} in {call_words(run, wait)}"
-            f"{f' at {place}' if place else ''}. {leaving.advice}"
+            f"{at_place(place)}. {leaving.advice}"
         )
     else:
         title = (

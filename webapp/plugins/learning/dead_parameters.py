@@ -29,7 +29,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.links import and_more, at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
@@ -335,7 +335,7 @@ def _finding(
         where, advice = none_advice(run, ranks[0], first)
     elif cause == "no_gradient":
         where = not_returned(run, ranks[0])[first] or None
-        advice = f"The backward of the function{f' at {where}' if where else ''} returns None for "
+        advice = f"The backward of the function{at_place(where)} returns None for "
         advice += f"{it}: return the gradient of {it}."
     elif cause == "unused" and (made := made_of(run, ranks[0]).get(first)):
         where = made

@@ -104,7 +104,7 @@ def _idle(run: Run, rank: int, kind: str, thrown: pd.DataFrame) -> Finding:
         kind="dead_parameter",
         severity="warning",
         confidence="likely",
-        title=f"{kind} never steps: its zero_grad(){f' at {where}' if where else ''} threw "
+        title=f"{kind} never steps: its zero_grad(){at_place(where)} threw "
         f"gradients away {units.count(len(thrown))} times, and only other optimizers stepped, so "
         "what it holds is not trained. Call its step() after backward() as well.",
         rank=rank,

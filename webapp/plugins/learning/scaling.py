@@ -36,7 +36,7 @@ from lanescope.collector.format.names import (
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.fault_series import ranks_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
-from lanescope.webapp.analysis.links import and_more, timeline_address
+from lanescope.webapp.analysis.links import and_more, at_place, timeline_address
 from lanescope.webapp.analysis.parameter_history import clip_place, gradient_rows, logged, samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -159,7 +159,7 @@ def still_scaled(run: Run) -> list[Finding]:
                 first,
                 kind="exploding_gradient",
                 severity="error",
-                title=f"{kind}.step(){f' at {where}' * bool(where)} uses gradients that are still "
+                title=f"{kind}.step(){at_place(where)} uses gradients that are still "
                 f"scaled by {scale:g}, in {units.count(len(own))} steps since step {step}: "
                 "GradScaler.scale() scaled the loss, and nothing unscaled them. Call "
                 "scaler.step(optimizer) and scaler.update() in place of optimizer.step().",

@@ -25,6 +25,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.runs import units
@@ -172,7 +173,7 @@ def _taking_turns(
 ) -> Finding:
     if any(thrown_away for _, thrown_away in mixed):
         how = (
-            f"zero_grad(){f' at {at}' if at else ''} throws its gradients away and another pass "
+            f"zero_grad(){at_place(at)} throws its gradients away and another pass "
             "runs, then step() is called twice with the gradients of that one"
         )
     else:
@@ -206,8 +207,8 @@ def _after_step(run: Run, rank: int, late: int, where: str, at: str | None) -> F
         kind="dead_parameter",
         confidence="likely",
         title=f"The {passes} at {where} of each stretch from one zero_grad() to the next "
-        f"{'is' if late == 1 else 'are'} thrown away: step(){f' at {step}' if step else ''} runs "
-        f"before, and zero_grad(){f' at {at}' if at else ''} after. Call step() once all passes "
+        f"{'is' if late == 1 else 'are'} thrown away: step(){at_place(step)} runs "
+        f"before, and zero_grad(){at_place(at)} after. Call step() once all passes "
         "are done.",
         where=step or where,
         evidence={"cause": "passes_after_step", "passes": late, "backward": where},
@@ -223,7 +224,7 @@ def _finding(run: Run, rank: int, wasted: int, where: str, at: str | None) -> Fi
         kind="dead_parameter",
         confidence="likely",
         title=f"{units.count(wasted)} of {every} backward passes at {where} are thrown away: "
-        f"zero_grad(){f' at {at}' if at else ''} runs between them, and step() only after the "
+        f"zero_grad(){at_place(at)} runs between them, and step() only after the "
         f"last. Call zero_grad() after step() alone, so that the gradients of all {every} passes "
         "add up.",
         where=at or where,

@@ -13,6 +13,7 @@ from collections import defaultdict
 from lanescope.webapp.analysis.arrow_columns import stack_of
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import Operator, forward_rows, outermost, touch
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -60,7 +61,7 @@ def cut_samples(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         rank,
         graph,
         kind="wrong_gradient",
-        title=f"The sample{f' at {where}' if where else ''} passes no gradient to its mean and "
+        title=f"The sample{at_place(where)} passes no gradient to its mean and "
         "deviation, and layers that the loss depends on compute with it: what makes the mean "
         "learns from the other terms of the loss alone. Use rsample() instead of sample(), or "
         "mean + deviation * torch.randn_like(deviation) instead of torch.normal().",

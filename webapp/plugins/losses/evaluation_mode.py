@@ -128,7 +128,7 @@ def _teacher(run: Run, rank: int, calls: pd.DataFrame, model: str, layer: str) -
         kind="evaluation_mode",
         confidence="likely",
         title=f"{model} is in training mode, and nothing trains it: its parameters stay the same "
-        f"while it is called without gradients{f' at {where}' if where else ''} in "
+        f"while it is called without gradients{at_place(where)} in "
         f"{units.count(calls['step'].nunique())} sampled steps. What it returns depends on dropout "
         f"or on the other samples of the batch ({layer}). Call eval() on it, also after a train() "
         "of the model that holds it.",

@@ -13,12 +13,12 @@ import pandas as pd
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable
 from lanescope.webapp.analysis.links import at_place, timeline_address
+from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.runs.run import Run
 
-_SHAPE = re.compile(r"\[([^\]]*)\]")
 _SUFFIX = re.compile(r"Backward\d*$")
 
 SAME_NUMBERS = re.compile(
@@ -104,8 +104,7 @@ class LossFact:
 
 def input_shapes(node: LossNode) -> list[list[int]]:
     """Returns the shapes of the inputs of the operator of a node; empty: it was not recorded."""
-    found = _SHAPE.findall(node.shapes)
-    return [[int(one) for one in sizes.split(",") if one.strip()] for sizes in found]
+    return tensor_shapes(node.shapes)
 
 
 def of_graphs(run: Run, ask: Callable[[Run, int], Finding | None]) -> list[Finding]:

@@ -7,8 +7,6 @@ there: a layer did, whose output it is. A parameter has the shape that the progr
 
 from __future__ import annotations
 
-import re
-
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -28,7 +26,6 @@ _AXIS = ("AsStrided", "Expand", "Index", "Permute", "Select", "Slice", "Split", 
 """Nodes of views by which a program puts an axis where it wants one."""
 
 _ENDS = ("Mean", "Sum")
-_SHAPE = re.compile(r"\[([^\]]*)\]")
 
 
 def loss_shapes(run: Run) -> list[Finding]:
@@ -53,15 +50,14 @@ def _broadcast(graph: LossGraph, node: LossNode) -> int:
     if node.name not in _COMPARES or len(node.next) != 1:
         return 0
     source = graph.nodes[node.next[0]]
-    shapes = [one.replace(" ", "") for one in _SHAPE.findall(node.shapes)][:2]
+    first, second = (*input_shapes(node), [], [])[:2]
     if node.name.endswith("Loss"):  # torch expands both before it compares them
-        sizes = set(shapes[0].split(",")) if shapes else set()
-        square = shapes[:1] == shapes[1:] and shapes[0].count(",") == 1 and len(sizes) == 1
-        return int(sizes.pop()) if square and source.name == "Expand" else 0
+        square = first == second and len(first) == 2 and first[0] == first[1]
+        return first[0] if square and source.name == "Expand" else 0
     if source.name.startswith(_AXIS) or _is_parameter(graph, source):
         return 0
-    flat = next((one for one in shapes if one.isdigit() and int(one) > 1), None)
-    return int(flat) if flat and f"{flat},1" in shapes else 0
+    flat = next((one for one in (first, second) if len(one) == 1 and one[0] > 1), None)
+    return flat[0] if flat and [flat[0], 1] in (first, second) else 0
 
 
 def _is_parameter(graph: LossGraph, node: LossNode) -> bool:

@@ -180,8 +180,8 @@ def _viewed_channels(run: Run, rank: int, graph: LossGraph) -> Finding | None:
                 title=f"view() or reshape() makes {shape} of what "
                 f"{node.op.removeprefix('aten::')}(){node.at} returns, where the {classes} classes "
                 f"are dimension 1 of {batch} samples: each row that the loss gets holds scores of "
-                "one class at several positions. Give the loss the tensor as it is, or permute(0, "
-                "2, 3, 1) it before.",
+                "one class at several positions. Give the loss the tensor as it is, or "
+                "permute(0, 2, 3, 1) it before.",
                 where=loss.where,
                 evidence={"cause": "channels", "shape": shape, "made_at": node.where},
             )

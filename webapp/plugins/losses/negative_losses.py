@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lanescope.collector.format.names import NEGATIVE_LOSS
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import loss_graph
@@ -34,7 +35,7 @@ def _finding(run: Run, rank: int, where: str | None, step: int, count: int) -> F
         rank,
         step,
         kind="wrong_loss",
-        title=f"The binary cross-entropy{f' at {where}' if where else ''} is below zero in "
+        title=f"The binary cross-entropy{at_place(where)} is below zero in "
         f"{units.count(count)} steps: targets are outside of 0 to 1, so it has no lower bound. "
         "Scale them (divide masks of 0 and 255 by 255, map labels of -1 and 1 to 0 and 1).",
         where=where,

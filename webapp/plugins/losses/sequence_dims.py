@@ -25,6 +25,7 @@ from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_o
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import DETACH, forward_rows
 from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import samples
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
@@ -53,7 +54,6 @@ _MIN_CALLS = 4  # of a cell in a forward: fewer may be rounds of a refinement
 _MAX_CALLS = 64
 _PROJECTION = "aten::linear"
 _ATTENTION = "torch.nn.modules.activation.MultiheadAttention"
-_SHAPE = re.compile(r"\[([^\]]*)\]")
 
 
 class _Layer(NamedTuple):
@@ -110,14 +110,14 @@ def _layers(run: Run, rank: int, before_ns: int) -> Iterator[_Layer]:
                 yield from _recurrence(op)
             elif module in attention and module not in seen:
                 seen.add(module)
-                shape = _shapes(op)[0]
+                shape = tensor_shapes(str(op["shapes"]))[0]
                 if len(shape) == 3 and shape[0] != shape[1]:
                     yield _Layer(shape[0], shape[1], "attention", stack_of(op))
 
 
 def _recurrence(op: pd.Series) -> Iterator[_Layer]:
     """The batch of the state is that of the input: one of its first two dimensions."""
-    shapes = _shapes(op)
+    shapes = tensor_shapes(str(op["shapes"]))
     if len(shapes) < 2:
         return
     read, state = shapes[:2]
@@ -208,8 +208,8 @@ def positions_of_samples(run: Run, rank: int, graph: LossGraph) -> Finding | Non
                 title=f"The sum{node.at} adds a row of {buffer} to each of {rows} samples, the "
                 f"same at all {length} positions: attention takes the second dimension of {read} "
                 "for positions, so the model does not know them, and distinguishes samples by "
-                "their place in the batch. Add rows of the second dimension: pe[: "
-                "x.size(1)].transpose(0, 1).",
+                "their place in the batch. Add rows of the second dimension: "
+                "pe[: x.size(1)].transpose(0, 1).",
                 where=node.where,
                 evidence={"cause": "positions_of_samples", "buffer": buffer, "samples": rows},
             )
@@ -251,11 +251,6 @@ def flattened_apart(run: Run, rank: int) -> Finding | None:
             evidence={"cause": "flattened_apart", "length": length, "samples": rows},
         )
     return None
-
-
-def _shapes(op: pd.Series) -> list[list[int]]:
-    found = _SHAPE.findall(str(op["shapes"]))
-    return [[int(one) for one in sizes.split(",") if one.strip()] for sizes in found]
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, layer: _Layer) -> Finding:

@@ -20,6 +20,8 @@ import pandas as pd
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, LossNode, loss_graph
 from lanescope.webapp.runs import units
@@ -29,7 +31,6 @@ _LOOKUP, _LOSSES = "aten::embedding", ("aten::nll_loss_forward", "aten::nll_loss
 _RECURRENCE = re.compile(r"aten::(gru|lstm|rnn_tanh|rnn_relu)")
 _NOISE = re.compile(r"aten::(normal|normal_|randn|randn_like|rand_like|uniform_|multinomial)")
 _READ = re.compile(rf"{_LOOKUP}|{'|'.join(_LOSSES)}|{_RECURRENCE.pattern}|{_NOISE.pattern}")
-_SHAPE = re.compile(r"\[([^\]]*)\]")
 
 _BY_POSITION = re.compile(
     r"(Add|Addmm|Mm|Mul|NativeLayerNorm|NativeDropout|Relu|Gelu|Silu|Linear|FusedRmsNorm)"
@@ -150,9 +151,8 @@ def _losses(run: Run, rank: int, thread: str) -> Iterator[_Loss]:
 
 def _shape(shapes: str, at: int) -> list[int]:
     """The shape of an input; empty where it has none."""
-    found = _SHAPE.findall(shapes)
-    sizes = found[at].replace(",", " ").split() if len(found) > at else []
-    return [int(one) for one in sizes] if all(map(str.isdigit, sizes)) else []
+    found = tensor_shapes(shapes)
+    return found[at] if len(found) > at else []
 
 
 def _rows(lookup: str) -> int:
@@ -276,14 +276,14 @@ def _keeps_rows(node: LossNode, count: int) -> bool:
 
 def _has_positions(shapes: str, count: int) -> bool:
     """Whether an input of an operator has `count` rows, in one dimension or two."""
-    found = (_shape(shapes, at) for at in range(shapes.count("[")))
-    return any(count in (prod(one[:1]), prod(one[:2])) for one in found if one)
+    found = filter(None, tensor_shapes(shapes))
+    return any(count in (prod(one[:1]), prod(one[:2])) for one in found)
 
 
 def _finding(run: Run, rank: int, thread: str, losses: list[_Loss]) -> Finding:
     first = losses[0]
     where, table = own_place(run, rank, first.stack), own_place(run, rank, first.lookup)
-    at, read = f" at {where}" * bool(where), f" at {table}" * bool(table)
+    at, read = at_place(where), at_place(table)
     return finding_at(
         run,
         rank,

@@ -17,7 +17,7 @@ from lanescope.collector.format.names import WORK_ASKED, WORK_BEGUN
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.fault_series import ranks_of
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -121,7 +121,7 @@ def _finding(run: Run, uses: pd.DataFrame) -> Finding:
     return Finding(
         kind="race",
         severity="error",
-        title=f"{first['op']}{f' at {where}' if where else ''} {verb} the tensor of "
+        title=f"{first['op']}{at_place(where)} {verb} the tensor of "
         f"{called}{'' if name in _EXCHANGES else ' with async_op=True'}{of} before that has ended, "
         f"{units.count(calls)} times: it may hold values of before, of after, or of both. Call "
         f"wait() on what {called} returned before the tensor is used.",

@@ -75,7 +75,7 @@ def _forked(run: Run, rank: int) -> list[Finding]:
     for name, own in rows.groupby("name", sort=False, observed=True):
         where, first = str(name), own.iloc[0]
         several = own["thread"].nunique()
-        at = f" at {where}" * bool(where) + f" ({several} processes)" * (several > 1)
+        at = at_place(where) + f" ({several} processes)" * (several > 1)
         time = int(first["time_ns"])
         found.append(
             finding_at(
@@ -127,7 +127,7 @@ def _stuck_in_fork(
     run: Run, rank: int, where: str, several: list[tuple[dict[str, Any], dict[str, Any]]]
 ) -> Finding:
     op, row = several[0]
-    at = f" at {where}" * bool(where) + f" ({len(several)} processes)" * (len(several) > 1)
+    at = at_place(where) + f" ({len(several)} processes)" * (len(several) > 1)
     return finding_at(
         run,
         rank,

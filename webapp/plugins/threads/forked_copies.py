@@ -19,6 +19,7 @@ from lanescope.collector.format.names import SHARED_ADDRESS
 from lanescope.webapp.analysis.access_site import CallSite, CallSites, storage_names
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import own_processes
@@ -156,7 +157,7 @@ def _finding(run: Run, rank: int, rows: list[Any], reads: pd.DataFrame) -> Findi
         confidence="likely",
         title=f"{who}, forked by main, {'write' if len(pids) > 1 else 'writes'} to {tensors[0]}"
         f"{f' and {more} more' if more else ''} at {first.where}, and main reads the old values"
-        f"{f' at {at}' if at else ''} afterwards: a forked process has its own copy of memory that "
+        f"{at_place(at)} afterwards: a forked process has its own copy of memory that "
         "is not shared. Call share_memory() of the model, or share_memory_() of the tensor, before "
         "the process starts, or send the result back through a queue.",
         where=first.where,

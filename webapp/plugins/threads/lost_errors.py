@@ -34,7 +34,7 @@ def lost_errors(run: Run) -> list[Finding]:
     for rank, ending in process_exits.endings(run).items():
         then = "and the program goes on without it"
         if ending.how == "raised":
-            then = f"and then main {ending.words}" + f" at {ending.where}" * bool(ending.where)
+            then = f"and then main {ending.words}" + at_place(ending.where)
         elif ending.how != "exit":
             continue
         found += _gone_tensors(run, rank)
@@ -85,7 +85,7 @@ def _second_backwards(run: Run, rank: int) -> list[Finding]:
             run,
             rank,
             rows[0],
-            f"backward(){f' at {where}' if where else ''} failed {units.count(len(rows))} times, "
+            f"backward(){at_place(where)} failed {units.count(len(rows))} times, "
             "and the program goes on without these gradients: another backward has freed the graph "
             "that both share. Add the losses and call backward() once, detach() what they share, "
             "or pass retain_graph=True to all but the last.",
@@ -123,7 +123,7 @@ def _of_processes(run: Run, rank: int, then: str) -> list[Finding]:
             whose = (
                 "its last operator" if thread is main else f"the last of its thread {thread.name}"
             )
-            said += f" ({whose} is {last[0]['name']}" + f" at {where}" * bool(where) + ")"
+            said += f" ({whose} is {last[0]['name']}" + at_place(where) + ")"
         elif where is not None:
             said += f" at {where}"
         time = process_exits.alive_ns(run, one)

@@ -16,7 +16,7 @@ from lanescope.collector.format.names import LOADER_WORKER
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.links import at_place, step_link
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
 from lanescope.webapp.plugins.time.breakdown import phases_of, rank_step_time, training_thread
@@ -120,7 +120,7 @@ def _finding(run: Run, stalled: dict[int, _Stalls]) -> Finding:
         kind="data_stall",
         severity="info",
         title=f"{who} {verb} for data for {units.duration(found.stall_ns)} of a step "
-        f"({units.share(found.share)}){f' at {where}' if where else ''}. "
+        f"({units.share(found.share)}){at_place(where)}. "
         f"{advice}, or make a sample cheaper.",
         rank=worst if len(ranks) == 1 else None,
         ranks=ranks,

@@ -345,7 +345,7 @@ def _predictions(run: Run, step: int | None, spec: str) -> list[Component]:
     if spec.strip():
         try:
             found += what_if(run, [spec.strip()], step)
-        except (ValueError, NotApplicable) as error:
+        except ValueError as error:
             made.append(widgets.note(f"{error}.", "warn"))
     try:
         found += ready_made(run, step)

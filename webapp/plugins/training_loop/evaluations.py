@@ -18,7 +18,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, ops_named, to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.links import step_link
+from lanescope.webapp.analysis.links import at_place, step_link
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations
 from lanescope.webapp.analysis.stack_frames import first_place
 from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
@@ -121,7 +121,7 @@ def _finding(run: Run, rank: int, calls: pd.DataFrame) -> Finding:
         kind="evaluation_mode",
         severity="warning",
         confidence="likely",
-        title=f"The model is evaluated in training mode{f' at {where}' if where else ''}, in "
+        title=f"The model is evaluated in training mode{at_place(where)}, in "
         f"{units.count(len(calls))} calls without gradients: {on}. Call "
         "model.eval() before the evaluation, and model.train() after it.",
         rank=rank,
@@ -189,7 +189,7 @@ def _dropout(run: Run, rank: int, ops: pd.DataFrame) -> Finding:
         first,
         kind="evaluation_mode",
         confidence="likely",
-        title=f"Dropout{f' at {where}' if where else ''} is on while the model is in evaluation "
+        title=f"Dropout{at_place(where)} is on while the model is in evaluation "
         f"mode, in {units.count(len(ops))} calls: a function of dropout does not follow eval(), "
         "so results of the evaluation are random. Pass training=self.training (for attention "
         "dropout_p=p if self.training else 0.0), or use torch.nn.Dropout.",

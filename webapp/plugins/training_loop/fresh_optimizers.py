@@ -12,6 +12,7 @@ import re
 from lanescope.collector.format.loop_names import FRESH_OPTIMIZER, SAVED_FILE
 from lanescope.webapp.analysis.fault_series import finding_of_series, series
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.runs.run import Run
 
@@ -34,7 +35,7 @@ def fresh_optimizers(run: Run) -> list[Finding]:
                     kind="not_loaded",
                     confidence="likely",
                     title=f"The training is resumed without the state of its optimizer: the file "
-                    f"that torch.load(){f' at {where}' if where else ''} reads has it, the model "
+                    f"that torch.load(){at_place(where)} reads has it, the model "
                     f"is as it was saved there, and {kind} begins with nothing, so its moments are "
                     "lost. Call optimizer.load_state_dict() with it after the model's.",
                     where=where,

@@ -18,6 +18,7 @@ from lanescope.collector.format.loop_names import (
 )
 from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -78,7 +79,7 @@ def divided_twice(run: Run) -> list[Finding]:
                 rank,
                 first,
                 kind="wrong_scale",
-                title=f"The inputs of {model}{f' at {where}' if where else ''} are divided by 255 "
+                title=f"The inputs of {model}{at_place(where)} are divided by 255 "
                 "twice: they are whole multiples of 1/65025, 0.0039 at most, as bytes are that "
                 "ToTensor() has scaled to 0 to 1 before. The model hardly sees them, and learns "
                 "slowly. Leave the second division out.",
@@ -156,7 +157,7 @@ def _finding(
         kind="evaluation_mode",
         confidence="likely",
         title=f"The inputs of evaluation are on another scale than those of training"
-        f"{f' at {where}' if where else ''}: their root mean square is {units.number(other)} in "
+        f"{at_place(where)}: their root mean square is {units.number(other)} in "
         f"{units.count(len(own))} calls, and {units.number(usual)} in training. Normalise both "
         "alike: pass the same transform to both datasets.",
         where=where,

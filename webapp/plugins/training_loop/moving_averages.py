@@ -26,6 +26,7 @@ from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more, at_place
 from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_steps
+from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
@@ -104,8 +105,8 @@ def _accesses_of(run: Run, rank: int, ops: pd.DataFrame, columns: list[str]) -> 
 
 def _same_twice(shapes: str) -> bool:
     """Whether an operator got two tensors of one shape: "[32, 16] [32, 16]"."""
-    parts = shapes.split("] ")
-    return len(parts) >= 2 and parts[0] == parts[1].rstrip("]")
+    first, second = (*tensor_shapes(shapes), None, None)[:2]
+    return first is not None and first == second
 
 
 def _of_itself(run: Run, rank: int, stack: int, own: pd.DataFrame, names: list[str]) -> Finding:

@@ -19,7 +19,7 @@ from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD
-from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
@@ -103,7 +103,7 @@ def _finding(run: Run, rank: int, losses: pd.DataFrame) -> Finding:
         kind="dead_parameter",
         confidence="likely",
         title="Nothing is trained: a model is called in training mode and its loss computed"
-        f"{f' at {where}' if where else ''}, {units.count(len(losses))} times, but backward() "
+        f"{at_place(where)}, {units.count(len(losses))} times, but backward() "
         "never runs, and nothing reads the loss. Look for an exception of each step that is caught "
         "and passed over.",
         where=where,

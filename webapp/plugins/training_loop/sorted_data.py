@@ -9,13 +9,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.collector.format import schema
 from lanescope.collector.format.names import BATCH_STORAGE, IN_ORDER
 from lanescope.webapp.analysis.arrow_columns import having
-from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
+from lanescope.webapp.plugins.data.constant_batches import loader_finding
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -79,16 +78,10 @@ def read_by_a_loss(run: Run, rank: int, row: dict[Any, Any], names: Sequence[str
 
 
 def _finding(run: Run, rank: int, rows: pd.DataFrame) -> Finding:
-    first, steps = rows.iloc[0], int(rows["step"].nunique())
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="repeated_data",
-        confidence="likely",
-        title=f"The batches of the DataLoader have one class each, at {units.count(steps)} sampled "
-        f"steps: the dataset is sorted, and is read in its order (tensor {int(first['position'])} "
-        "of the batch is the target). Pass shuffle=True to the DataLoader of the training.",
-        where=phase_place(run, rank, schema.PhaseKind.data.name, None),
-        evidence={"cause": "sorted_targets", "steps": steps},
+    title = (
+        f"The batches of the DataLoader have one class each, at "
+        f"{units.count(rows['step'].nunique())} sampled steps: the dataset is sorted, and is read "
+        f"in its order (tensor {int(rows['position'].iloc[0])} of the batch is the target). Pass "
+        "shuffle=True to the DataLoader of the training."
     )
+    return loader_finding(run, rank, title, "sorted_targets", rows)
