@@ -126,10 +126,11 @@ def _batch_momenta(root: nn.Module) -> Iterator[tuple[str, float]]:
 
 def _resting_layers(root: nn.Module, modules: Modules) -> Iterator[tuple[str, float]]:
     """Yields RESTING_LAYER of the first layer that evaluation mode turns off, in a model that is in
-    it as a whole and requires all gradients: one that trains frozen layers may be right to be."""
+    it as a whole and requires all gradients: one that trains frozen layers may be right to be, as
+    may one with a train() of its own."""
     model = unwrap(root)
     trains = all(one.requires_grad for one in model.parameters())
-    if not trains or any(one.training for one in model.modules()):
+    if not trains or any(one.training or _has_own_train(one) for one in model.modules()):
         return
     for path, module in clean_paths(root):
         rate = module.p if isinstance(module, DROPOUTS) else float(_is_fresh(module))
@@ -159,6 +160,10 @@ def unsettled(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
             first = next(model.parameters(), None)
             return [] if first is None else [(f"{path}/{own_class(module).__name__}", first)]
     return []
+
+
+def _has_own_train(module: nn.Module) -> bool:
+    return "train" in vars(module) or type(module).train is not nn.Module.train
 
 
 def _is_fresh(module: nn.Module) -> bool:

@@ -361,7 +361,8 @@ PLUGIN = Plugin(
             order=200,
             needs="level access; a model with dropout or new batch normalisation, called as a "
             "module",
-            misses="models with frozen parameters; functions of dropout",
+            misses="models with frozen parameters, or with a train() of their own; functions of "
+            "dropout",
         ),
         Question(
             "Teachers in training mode",
