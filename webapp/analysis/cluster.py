@@ -148,6 +148,25 @@ def per_rank(ask: Callable[[Run, int], T]) -> Callable[[Run, int], T]:
     return answer
 
 
+def found_per_rank(
+    need: Callable[[Run], object], *, ahead: bool = True
+) -> Callable[[Callable[[Run, int], T | None]], Callable[[Run], list[T]]]:
+    """Turns a question about a rank into one about a run; `need` raises where the run does not hold
+    what it needs. `ahead`: workers may answer it, see `per_rank`."""
+
+    def of_question(ask: Callable[[Run, int], T | None]) -> Callable[[Run], list[T]]:
+        answer = per_rank(ask) if ahead else ask
+
+        @functools.wraps(ask)
+        def of_run(run: Run) -> list[T]:
+            need(run)
+            return [one for rank in run.ranks if (one := answer(run, rank)) is not None]
+
+        return of_run
+
+    return of_question
+
+
 def ask_ahead(run: Run, executor: Executor | None) -> None:
     """Has workers answer everything that `per_rank` marks, one task a rank; None: no worker does.
 

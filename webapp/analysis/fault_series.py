@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
 from typing import Any
 
 import pandas as pd
@@ -16,6 +17,26 @@ def series(run: Run, prefix: str) -> Iterator[tuple[str, pd.DataFrame]]:
     """Yields the rest of the name, and rows of all ranks by time, of each series of a prefix."""
     for name, rows in logged(run, None, prefix=prefix).groupby("name", sort=False, observed=True):
         yield str(name), rows.sort_values("time_ns", kind="stable")
+
+
+def found_per_series(
+    prefix: str, need: Callable[[Run], object]
+) -> Callable[[Callable[[Run, str, pd.DataFrame], Finding | None]], Callable[[Run], list[Finding]]]:
+    """Turns a question about a series, see `series`, into one about a run; `need` raises where the
+    run does not hold what it needs."""
+
+    def of_question(
+        ask: Callable[[Run, str, pd.DataFrame], Finding | None],
+    ) -> Callable[[Run], list[Finding]]:
+        @wraps(ask)
+        def of_run(run: Run) -> list[Finding]:
+            need(run)
+            asked = (ask(run, name, rows) for name, rows in series(run, prefix))
+            return [one for one in asked if one is not None]
+
+        return of_run
+
+    return of_question
 
 
 def finding_of_series(

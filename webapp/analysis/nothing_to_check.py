@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN
+from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN, TRAINING_MODE
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs.run import Run
@@ -45,6 +45,14 @@ def need_evaluations(run: Run) -> pd.DataFrame:
     return need_rows(
         logged(run, None, prefix=EVALUATION_MODE),
         "record an evaluation without gradients, with --level access",
+    )
+
+
+def need_models(run: Run) -> pd.DataFrame:
+    """Returns the modes of models that are trained; raises NotApplicable where none is."""
+    return need_rows(
+        logged(run, None, prefix=TRAINING_MODE),
+        "record a training step with --level access: no model was called",
     )
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
@@ -26,13 +27,9 @@ _MOVES = 6
 _MIN_LOADED, _MIN_STEPS = 4, 4  # parameters, and optimizer steps
 
 
-def frozen_heads(run: Run) -> list[Finding]:
+@found_per_rank(need_accesses, ahead=False)
+def frozen_heads(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    need_accesses(run)
-    return [one for rank in run.ranks if (one := _of_rank(run, rank)) is not None]
-
-
-def _of_rank(run: Run, rank: int) -> Finding | None:
     steps = rank_gradient_rows(run, rank)
     rows = samples(run)
     rows = rows[rows["rank"] == rank]

@@ -1,5 +1,6 @@
-"""Finds DataLoaders that shuffle inputs and targets apart, or hand out None for most batches, and
-loops over them that return in their first round."""
+"""Finds DataLoaders that shuffle inputs and targets apart, or hand out None for most batches, whose
+persistent workers keep an older copy of the dataset, and loops over them that return in their first
+round."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADED_BY, LOADER_ORDER, NO_BATCH
-from lanescope.collector.format.loop_names import LEFT_LOOP
+from lanescope.collector.format.loop_names import LEFT_LOOP, STALE_DATASET
 from lanescope.collector.format.names import BATCH_STORAGE
+from lanescope.webapp.analysis.fault_series import finding_of_series, found_per_series
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_loader
 from lanescope.webapp.analysis.parameter_history import logged
@@ -25,6 +27,8 @@ _MIN_NONE, _MIN_SHARE = 4, 0.5  # of the batches those that are None
 _MIN_EPOCHS = 3
 
 _LOSSES = (*CLASSIFIES, "mse_loss", "l1_loss", "huber_loss")
+
+_MIN_ITERATIONS = 2  # of a DataLoader whose dataset was changed
 
 
 def loaders_apart(run: Run) -> list[Finding]:
@@ -139,4 +143,29 @@ def _finding(
         title=title,
         where=phase_place(run, rank, schema.PhaseKind.data.name, None),
         evidence=evidence,
+    )
+
+
+@found_per_series(STALE_DATASET, need_loader)
+def stale_datasets(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
+    """Returns findings of kind `repeated_data`, one per attribute. Raises NotApplicable.
+
+    `dataset.epoch = epoch` in the main process does not reach persistent workers that were started
+    before it.
+    """
+    kind, attribute = name.split("/")
+    times = int(rows["value"].max())
+    if times < _MIN_ITERATIONS:
+        return None
+    return finding_of_series(
+        run,
+        rows,
+        kind="repeated_data",
+        confidence="likely",
+        title=f"{kind}.{attribute} is changed in the main process, and the persistent workers of "
+        "the DataLoader keep the value that it had as they started, in "
+        f"{units.count(times)} epochs: what depends on it is the same in each of them. Set "
+        "persistent_workers=False, or hold it in shared memory (torch.zeros(1).share_memory_()).",
+        where=phase_place(run, int(rows["rank"].iloc[0]), schema.PhaseKind.data.name, None),
+        evidence={"cause": "stale_dataset", "attribute": attribute, "steps": times},
     )

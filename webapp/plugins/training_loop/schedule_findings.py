@@ -1,7 +1,7 @@
 """Finds schedules that are given in epochs and step with each batch, or the other way round, also
 warm-ups that hardly begin then; functions of LambdaLR that return learning rates, plateaus of a
 loss in mode "max" or of an accuracy in mode "min", rates that are next to zero for long, and
-optimizers that are made for each step.
+optimizers that are made for each step; schedulers of an optimizer that never steps.
 
 The rate of CosineAnnealingLR falls for T_max of its steps, and then rises for as many. One that
 goes up and down within a few batches was to be stepped once per epoch, or to get all steps of the
@@ -18,6 +18,7 @@ import pandas as pd
 
 from lanescope.collector.format.loop_names import (
     FADED_RATE,
+    IDLE_SCHEDULER,
     PLATEAU,
     RATE_FACTOR,
     RENEWED_OPTIMIZER,
@@ -25,7 +26,10 @@ from lanescope.collector.format.loop_names import (
     SLOW_CYCLE,
 )
 from lanescope.collector.format.names import LOADER_BEGUN
-from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.fault_series import found_per_series, of_first_rank
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.plugins.training_loop.line_findings import of_lines
 from lanescope.webapp.runs import units
@@ -63,6 +67,8 @@ _MIN_FADED, _FADED = 20, 0.3
 
 _LARGEST_RATE = 0.1
 """First learning rate. A larger one is a scale for factors that are rates, as in Noam's."""
+
+_MIN_STEPS = 3  # of the scheduler
 
 
 def short_annealings(run: Run) -> list[Finding]:
@@ -231,4 +237,30 @@ def _renewed(at: str, rest: str, rows: pd.DataFrame) -> str:
         f"A new {rest} is made for each step of the same parameters (it steps{at}), "
         f"{units.count(len(rows))} times or more: what it keeps from step to step, its moments, is "
         "lost. Make it once, before the loop."
+    )
+
+
+@found_per_series(IDLE_SCHEDULER, need_steps)
+def idle_schedulers(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable.
+
+    The optimizer was built again, for groups of parameters say, and the scheduler still changes the
+    rates of the first one: those of the training stay as they are.
+    """
+    where, scheduler, optimizer = name.split("/")
+    ranks, own = of_first_rank(rows)
+    if len(own) < _MIN_STEPS:
+        return None
+    return finding_at(
+        run,
+        ranks[0],
+        own.iloc[0],
+        kind=_KIND,
+        title=f"{scheduler}.step(){at_place(where)} changes the learning rates of an optimizer "
+        f"({optimizer}) that never steps, {units.count(len(own))} times: another one trains its "
+        "parameters, and its rates stay as they are. Build the scheduler with the optimizer that "
+        "steps.",
+        ranks=ranks,
+        where=where,
+        evidence={"cause": "idle_scheduler", "steps": len(own)},
     )
