@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN, TRAINING_MODE
 from lanescope.webapp.analysis.findings import NotApplicable
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, wrapped
 from lanescope.webapp.runs.run import Run
 
 _BACKWARD = schema.PhaseKind.backward.name
@@ -68,6 +68,16 @@ def need_ranks(run: Run) -> None:
     """Raises NotApplicable where the job has no two ranks."""
     if run.world_size < 2:
         raise NotApplicable("the job has a single rank")
+
+
+def need_wrapped(run: Run) -> dict[int, int]:
+    """Returns the ranks of `wrapped` whose gradients are averaged; raises NotApplicable where none
+    are."""
+    need_ranks(run)
+    averaged = {rank: ranks for rank, ranks in wrapped(run).items() if ranks > 1}
+    if not averaged:
+        raise NotApplicable("no model is within DistributedDataParallel")
+    return averaged
 
 
 def need_threads(run: Run) -> None:

@@ -24,13 +24,12 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import GRADIENT_FACTOR, MEAN_LOSS
 from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_ranks
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_wrapped
+from lanescope.webapp.analysis.parameter_history import logged, wrapped
 from lanescope.webapp.analysis.source_lines import writes_number
 from lanescope.webapp.analysis.stack_frames import own_frames, own_place, place_of
-from lanescope.webapp.plugins.learning.divergence_causes import wrapped
 from lanescope.webapp.plugins.learning.replicas import (
     EQUAL_SHARE,
     bytes_of_step,
@@ -155,13 +154,10 @@ def _finding(
 
 def divided_again(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_gradient`, at most one. Raises NotApplicable."""
-    averaged = wrapped(run)
-    if not any(ranks > 1 for ranks in averaged.values()):
-        raise NotApplicable("record steps of a model within DistributedDataParallel")
     factors = logged(run, None, GRADIENT_FACTOR)
-    for rank, ranks in averaged.items():
+    for rank, ranks in need_wrapped(run).items():
         own = factors[factors["rank"] == rank]
-        if ranks < 2 or own["step"].nunique() < _MIN_STEPS:
+        if own["step"].nunique() < _MIN_STEPS:
             continue
         for factor in (1 / ranks, float(ranks)):
             if ((own["value"] / factor - 1).abs() < _PRECISION).all():

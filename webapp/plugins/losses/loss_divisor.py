@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import LOSS_COUNT
-from lanescope.collector.format.names import LOSS_DIVISOR, REPLICAS
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.collector.format.names import LOSS_DIVISOR
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import need_wrapped
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.source_lines import writes_number
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of
@@ -33,28 +34,24 @@ _MIN_STEPS = 3
 _LOSSES = ("BinaryCrossEntropy", "HuberLoss", "L1Loss", "Mean", "MseLoss", "NllLoss", "SmoothL1")
 _BACKWARD = schema.PhaseKind.backward.name
 
-
 _APART = 2
 """The largest number of a step is so many times the smallest one."""
 
 
 def loss_divisor(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one. Raises NotApplicable."""
-    replicas = logged(run, None, REPLICAS)
-    if replicas.empty:
-        raise NotApplicable("record steps of a model within DistributedDataParallel")
+    averaged = need_wrapped(run)
     divisors = logged(run, None, LOSS_DIVISOR)
-    for rank in run.ranks:
-        ranks = replicas.loc[replicas["rank"] == rank, "value"].unique()
+    for rank, ranks in averaged.items():
         own = divisors[divisors["rank"] == rank]
-        if len(ranks) != 1 or ranks[0] < 2 or own["step"].nunique() < _MIN_STEPS:
+        if own["step"].nunique() < _MIN_STEPS:
             continue
         graph = loss_graph(run, rank)
-        if graph is None or not (abs(own["value"] - ranks[0]) < 1e-9 * ranks[0]).all():
+        if graph is None or not (abs(own["value"] - ranks) < 1e-9 * ranks).all():
             continue
-        where = _where(run, rank, graph, int(ranks[0]))
+        where = _where(run, rank, graph, ranks)
         if where and _single_backward(run, rank):
-            return [_finding(run, rank, int(ranks[0]), where)]
+            return [_finding(run, rank, ranks, where)]
     return []
 
 
@@ -96,12 +93,9 @@ def _finding(run: Run, rank: int, ranks: int, where: str) -> Finding:
 
 def own_counts(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one. Raises NotApplicable."""
-    replicas = logged(run, None, REPLICAS)
-    averaged = replicas.loc[replicas["value"] > 1, "rank"].unique()
-    if len(averaged) < 2:
-        raise NotApplicable("record ranks of a model within DistributedDataParallel")
+    averaged = need_wrapped(run)
     counts = logged(run, None, LOSS_COUNT)
-    table = counts[counts["rank"].isin(averaged)].pivot_table(
+    table = counts[counts["rank"].isin(averaged.keys())].pivot_table(
         index="step", columns="rank", values="value", aggfunc="first"
     )
     table = table.dropna()
