@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
 from typing import Any
 
 import pandas as pd
 
+from lanescope.webapp.analysis.cluster import found_in_parts
 from lanescope.webapp.analysis.findings import Confidence, Finding, Severity, finding_at
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs.run import Run
@@ -25,18 +25,21 @@ def found_per_series(
     """Turns a question about a series, see `series`, into one about a run; `need` raises where the
     run does not hold what it needs."""
 
-    def of_question(
-        ask: Callable[[Run, str, pd.DataFrame], Finding | None],
-    ) -> Callable[[Run], list[Finding]]:
-        @wraps(ask)
-        def of_run(run: Run) -> list[Finding]:
-            need(run)
-            asked = (ask(run, name, rows) for name, rows in series(run, prefix))
-            return [one for one in asked if one is not None]
+    def parts(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
+        need(run)
+        return series(run, prefix)
 
-        return of_run
+    return found_in_parts(parts)
 
-    return of_question
+
+def found_in_rows(
+    rows_of: Callable[[Run], pd.DataFrame],
+) -> Callable[[Callable[[Run, int, pd.DataFrame], Finding | None]], Callable[[Run], list[Finding]]]:
+    """Turns a question about a rank and its rows into one about a run; `rows_of` returns the rows
+    of all ranks, and raises where the run does not hold what it needs."""
+    return found_in_parts(
+        lambda run: ((int(str(rank)), own) for rank, own in rows_of(run).groupby("rank"))
+    )
 
 
 def finding_of_series(

@@ -11,6 +11,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_steps
@@ -23,16 +24,13 @@ _MIN_SHARE = 0.9  # of those whose gradients an optimizer used
 _LISTED = 20
 
 
-def updated_twice(run: Run) -> list[Finding]:
+@found_in_rows(need_steps)
+def updated_twice(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `shared_parameter`, one per rank. Raises NotApplicable."""
-    rows = need_steps(run)
-    found = []
-    for rank, own in rows.groupby("rank", sort=True):
-        if own["optimizer"].nunique() > 1:
-            twice = _twice(run, int(str(rank)), own)
-            if not twice.empty:
-                found.append(_finding(run, int(str(rank)), twice))
-    return found
+    if rows["optimizer"].nunique() < 2:
+        return None
+    twice = _twice(run, rank, rows)
+    return None if twice.empty else _finding(run, rank, twice)
 
 
 def _twice(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.loop_names import SEEDED_SAMPLES
 from lanescope.collector.format.names import RANDOM_STATE
+from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_rows
@@ -30,19 +31,19 @@ _MIN_SAMPLES = 32  # of a dataset; of fewer, the first ones may be the same by c
 _MIN_FETCHES, _MIN_SEEDED = 3, 16  # of a place, and samples in all of them
 
 
-def seeded_again(run: Run) -> list[Finding]:
+def _states(run: Run) -> pd.DataFrame:
+    rows = logged(run, None, prefix=RANDOM_STATE).sort_values(["step", "name"])
+    return need_rows(rows, "record training steps with --level access: no state was sampled")
+
+
+@found_in_rows(_states)
+def seeded_again(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `repeated_data`, one per rank. Raises NotApplicable."""
-    rows = logged(run, None, prefix=RANDOM_STATE)
-    need_rows(rows, "record training steps with --level access: no state was sampled")
-    found = []
-    for rank, own in rows.sort_values(["step", "name"]).groupby("rank", sort=True):
-        states = own.groupby("step")["value"].agg(tuple)
-        if len(states) < _MIN_STEPS or states.nunique() > 1:
-            continue
-        place = _dropped_out(run, int(str(rank)), states.index)
-        if place is not None:
-            found.append(_finding(run, int(str(rank)), own, len(states), place or None))
-    return found
+    states = rows.groupby("step")["value"].agg(tuple)
+    if len(states) < _MIN_STEPS or states.nunique() > 1:
+        return None
+    place = _dropped_out(run, rank, states.index)
+    return None if place is None else _finding(run, rank, rows, len(states), place or None)
 
 
 def same_orders(run: Run) -> list[Finding]:
