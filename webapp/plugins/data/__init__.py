@@ -68,7 +68,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Layers that get the same data for all samples",
-            "constant_data:constant_rows",
+            "constant_rows:constant_rows",
             ("repeated_data",),
             needs="linear layers that get tensors without gradients, of 8 rows, at 4 of the steps "
             "0, 1, 2, 4, 8, ..., in host memory",

@@ -4,10 +4,6 @@ A model's output does not depend on its input where, at every sampled step, rows
 and all rows of all that it returned are the same, bit for bit, though not at all steps. An
 input does not vary where its rows are the same at every sampled step: a warning if it comes from a
 DataLoader, whether that varies or not, else information, as one sample may be repeated on purpose.
-
-And layers within a model that get the same data for all samples, at all sampled steps. A number of
-each sample was lost on its way to the layer: a time step of a diffusion that was divided with `//`,
-a share that was cast to a whole number, the wrong key of a batch.
 """
 
 from __future__ import annotations
@@ -15,12 +11,10 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.loop_names import DATA_ROWS
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
-from lanescope.webapp.plugins.losses.loss_graph import LossFact, each_rank_of_graphs, loss_facts
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -51,9 +45,6 @@ _WORDS = {
     "sample": (_SAME_ROWS, ". Pass it the batch, unless one sample is repeated on purpose."),
 }
 """What does not vary -> what the model gets or returns, and the rest of the sentence."""
-
-
-_MIN_GRAPHS = 4
 
 
 def constant_data(run: Run) -> list[Finding]:
@@ -105,29 +96,4 @@ def _finding(run: Run, what: str, model: str, several: list[tuple[int, pd.DataFr
             "steps": steps,
             "model": model,
         },
-    )
-
-
-@each_rank_of_graphs
-def constant_rows(run: Run, rank: int) -> Finding | None:
-    """Returns findings of kind `repeated_data`, at most one per rank. Raises NotApplicable."""
-    facts = [one for one in loss_facts(run, rank, DATA_ROWS) if len(one.values) >= _MIN_GRAPHS]
-    if all(one.values.any() for one in facts):
-        return None  # one sample may be repeated on purpose
-    varied = {one.node.module for one in facts if not one.values.all() or one.values.nunique() > 1}
-    constant = next((one for one in facts if one.node.module not in varied), None)
-    return None if constant is None else _of_rows(run, rank, constant)
-
-
-def _of_rows(run: Run, rank: int, fact: LossFact) -> Finding:
-    steps, layer = len(fact.values), fact.node.module
-    return fact.finding(
-        run,
-        rank,
-        kind="repeated_data",
-        title=f"{layer or 'A layer'}{fact.node.at} gets the same values for all samples, at all "
-        f"{units.count(steps)} steps that were looked at, and other layers get data that vary: "
-        "what distinguishes the samples was lost before it. Look for //, for a cast to whole "
-        "numbers (.long(), .int()), or for a wrong index.",
-        evidence={"cause": "constant_rows", "steps": steps, "layer": layer},
     )
