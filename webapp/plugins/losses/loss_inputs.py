@@ -131,7 +131,25 @@ def loss_inputs(run: Run, rank: int) -> Finding | None:
         *_later_divergences(run, rank),
     )
     wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
-    return None if wrong is None else _finding(run, rank, graph, wrong)
+    if wrong is None:
+        return None
+    gets, advice = _WRONG[wrong.function, wrong.made]
+    made = wrong.made.lower()
+    at = at_place(wrong.where)
+    by = f" ({made} at {wrong.made_at})" if wrong.made_at else f" ({made})"
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        title=f"{wrong.function}{at} gets {gets}{by}. {advice.format(function=made)}.",
+        where=wrong.where or wrong.made_at,
+        evidence={
+            "cause": "input",
+            "loss": wrong.function,
+            "input": made,
+            "made_at": wrong.made_at,
+        },
+    )
 
 
 def _losses(run: Run, rank: int, graph: LossGraph) -> Iterator[_Loss]:
@@ -183,26 +201,6 @@ def _compiled_losses(run: Run, rank: int) -> Iterator[_Loss]:
             source = graph.compared(call) if call.name in _COMPARES else None
             if source is not None:
                 yield _Loss(call.where, call.name, NODES.get(source.name, ""), source.where)
-
-
-def _finding(run: Run, rank: int, graph: LossGraph, loss: _Loss) -> Finding:
-    gets, advice = _WRONG[loss.function, loss.made]
-    made = loss.made.lower()
-    at = at_place(loss.where)
-    by = f" ({made} at {loss.made_at})" if loss.made_at else f" ({made})"
-    return graph_finding(
-        run,
-        rank,
-        graph,
-        title=f"{loss.function}{at} gets {gets}{by}. {advice.format(function=made)}.",
-        where=loss.where or loss.made_at,
-        evidence={
-            "cause": "input",
-            "loss": loss.function,
-            "input": made,
-            "made_at": loss.made_at,
-        },
-    )
 
 
 _PROBABILITIES = {"aten::_softmax": "Softmax", "aten::sigmoid": "Sigmoid"}

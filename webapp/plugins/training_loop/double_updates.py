@@ -30,7 +30,27 @@ def updated_twice(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     if rows["optimizer"].nunique() < 2:
         return None
     twice = _twice(run, rank, rows)
-    return None if twice.empty else _finding(run, rank, twice)
+    if twice.empty:
+        return None
+    first = twice.iloc[0]
+    step, passes = int(first["step"]), int(first["passes"])
+    return finding_at(
+        run,
+        rank,
+        step,
+        kind="shared_parameter",
+        severity="error",
+        title=f"Two optimizers update {first['parameter']}{and_more(len(twice), 'parameter')} by "
+        f"the same gradient, after each of {units.count(passes)} backward passes since step "
+        f"{step}: it moves twice per step. Leave it out of one of them, as a tied weight belongs "
+        "to one optimizer.",
+        where=phase_place(run, rank, schema.PhaseKind.optimizer.name, None),
+        evidence={
+            "cause": "updated_twice",
+            "parameters": [str(name) for name in twice["parameter"][:_LISTED]],
+            "steps": passes,
+        },
+    )
 
 
 def _twice(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
@@ -57,25 +77,3 @@ def _twice(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
     often = (result["passes"] >= _MIN_TWICE) & (result["passes"] >= _MIN_SHARE * result["used"])
     return result[often]
-
-
-def _finding(run: Run, rank: int, twice: pd.DataFrame) -> Finding:
-    first = twice.iloc[0]
-    step, passes = int(first["step"]), int(first["passes"])
-    return finding_at(
-        run,
-        rank,
-        step,
-        kind="shared_parameter",
-        severity="error",
-        title=f"Two optimizers update {first['parameter']}{and_more(len(twice), 'parameter')} by "
-        f"the same gradient, after each of {units.count(passes)} backward passes since step "
-        f"{step}: it moves twice per step. Leave it out of one of them, as a tied weight belongs "
-        "to one optimizer.",
-        where=phase_place(run, rank, schema.PhaseKind.optimizer.name, None),
-        evidence={
-            "cause": "updated_twice",
-            "parameters": [str(name) for name in twice["parameter"][:_LISTED]],
-            "steps": passes,
-        },
-    )

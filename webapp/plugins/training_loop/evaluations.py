@@ -139,7 +139,23 @@ def evaluated_dropout(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None
     if rows["value"].any():  # a model is evaluated in training mode, as some are on purpose
         return None
     ops = _dropped_out(run, rank)
-    return _dropout(run, rank, ops) if len(ops) >= _MIN_DROPPED else None
+    if len(ops) < _MIN_DROPPED:
+        return None
+    first = ops.iloc[0]
+    where = first_place(run, rank, ops["stack"].dropna().unique())
+    return finding_at(
+        run,
+        rank,
+        first,
+        kind="evaluation_mode",
+        confidence="likely",
+        title=f"Dropout{at_place(where)} is on while the model is in evaluation "
+        f"mode, in {units.count(len(ops))} calls: a function of dropout does not follow eval(), "
+        "so results of the evaluation are random. Pass training=self.training (for attention "
+        "dropout_p=p if self.training else 0.0), or use torch.nn.Dropout.",
+        where=where,
+        evidence={"cause": "evaluated_dropout", "calls": len(ops)},
+    )
 
 
 def dropout_ops(run: Run, rank: int, columns: list[str]) -> pd.DataFrame:
@@ -170,21 +186,3 @@ def _dropped_out(run: Run, rank: int) -> pd.DataFrame:
         for one in calls.itertuples()
     ]
     return calls[np.array(kept, bool)]
-
-
-def _dropout(run: Run, rank: int, ops: pd.DataFrame) -> Finding:
-    first = ops.iloc[0]
-    where = first_place(run, rank, ops["stack"].dropna().unique())
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="evaluation_mode",
-        confidence="likely",
-        title=f"Dropout{at_place(where)} is on while the model is in evaluation "
-        f"mode, in {units.count(len(ops))} calls: a function of dropout does not follow eval(), "
-        "so results of the evaluation are random. Pass training=self.training (for attention "
-        "dropout_p=p if self.training else 0.0), or use torch.nn.Dropout.",
-        where=where,
-        evidence={"cause": "evaluated_dropout", "calls": len(ops)},
-    )

@@ -36,8 +36,23 @@ def clipped_late(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     clips = clips.assign(limit=clips["time_ns"].map(known["value"]))
     late = clips[_late(run, rank, clips["time_ns"].to_numpy())]
     above = late[late["value"] > late["limit"]]
-    enough = len(above) >= _MIN_LATE and len(late) >= _MIN_SHARE * len(clips)
-    return _finding(run, rank, above, len(late)) if enough else None
+    if len(above) < _MIN_LATE or len(late) < _MIN_SHARE * len(clips):
+        return None
+    count = len(late)
+    first = above.iloc[0]
+    step, norm, limit = int(first["step"]), float(first["value"]), float(first["limit"])
+    return finding_at(
+        run,
+        rank,
+        first,
+        kind="exploding_gradient",
+        title=f"Gradients are clipped after the optimizer has used them, in {units.count(count)} "
+        f"calls: at step {step} it stepped by a norm of {units.number(norm)}, and then "
+        f"clip_grad_norm_ scaled it to {units.number(limit)}. Call clip_grad_norm_ between "
+        "backward() and step().",
+        where=clip_place(run, rank),
+        evidence={"cause": "clipped_late", "norm": norm, "max_norm": limit, "steps": count},
+    )
 
 
 def _late(run: Run, rank: int, times: Int64Array) -> BoolArray:
@@ -54,20 +69,3 @@ def _late(run: Run, rank: int, times: Int64Array) -> BoolArray:
     after = np.searchsorted(starts, times)
     late: BoolArray = around[after] & ~around[after + 1]
     return late
-
-
-def _finding(run: Run, rank: int, above: pd.DataFrame, count: int) -> Finding:
-    first = above.iloc[0]
-    step, norm, limit = int(first["step"]), float(first["value"]), float(first["limit"])
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="exploding_gradient",
-        title=f"Gradients are clipped after the optimizer has used them, in {units.count(count)} "
-        f"calls: at step {step} it stepped by a norm of {units.number(norm)}, and then "
-        f"clip_grad_norm_ scaled it to {units.number(limit)}. Call clip_grad_norm_ between "
-        "backward() and step().",
-        where=clip_place(run, rank),
-        evidence={"cause": "clipped_late", "norm": norm, "max_norm": limit, "steps": count},
-    )

@@ -43,8 +43,19 @@ def loaders_apart(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     if pairs["step"].nunique() < _MIN_STEPS:
         return None
     few = pairs.head(_MIN_STEPS).to_dict("records")
-    read = all(read_by_a_loss(run, rank, row, _LOSSES) for row in few)
-    return _apart(run, rank, pairs) if read else None
+    if not all(read_by_a_loss(run, rank, row, _LOSSES) for row in few):
+        return None
+    length = int(pairs["length"].iloc[0])
+    return _finding(
+        run,
+        rank,
+        pairs.iloc[0],
+        "wrong_loss",
+        "Targets do not belong to their inputs: they come from two DataLoaders, and each "
+        f"shuffles its {units.count(length)} samples in an order of its own. Put both into one "
+        "dataset, such as TensorDataset(inputs, targets).",
+        {"cause": "loaders", "steps": int(pairs["step"].nunique())},
+    )
 
 
 def _pairs(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
@@ -78,20 +89,6 @@ def _pairs(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
     both = both if fits.all() else both[:0]
     renamed = {one: one.removesuffix("_y") for one in both.columns}
     return both.drop(columns=[one for one in both if one.endswith("_x")]).rename(columns=renamed)
-
-
-def _apart(run: Run, rank: int, pairs: pd.DataFrame) -> Finding:
-    length = int(pairs["length"].iloc[0])
-    return _finding(
-        run,
-        rank,
-        pairs.iloc[0],
-        "wrong_loss",
-        "Targets do not belong to their inputs: they come from two DataLoaders, and each "
-        f"shuffles its {units.count(length)} samples in an order of its own. Put both into one "
-        "dataset, such as TensorDataset(inputs, targets).",
-        {"cause": "loaders", "steps": int(pairs["step"].nunique())},
-    )
 
 
 @found_per_rank(need_loader)

@@ -43,7 +43,21 @@ def seeded_again(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     if len(states) < _MIN_STEPS or states.nunique() > 1:
         return None
     place = _dropped_out(run, rank, states.index)
-    return None if place is None else _finding(run, rank, rows, len(states), place or None)
+    if place is None:
+        return None
+    steps, where = len(states), place or None
+    return finding_at(
+        run,
+        rank,
+        rows.iloc[0],
+        kind="repeated_data",
+        confidence="likely",
+        title=f"Dropout{at_place(where)} drops the same elements in each step: torch's random "
+        f"generator has the same state at all {units.count(steps)} sampled steps as the model is "
+        "called. Set the seed once, before the loop.",
+        where=where,
+        evidence={"cause": "seeded_again", "steps": steps},
+    )
 
 
 def same_orders(run: Run) -> list[Finding]:
@@ -137,20 +151,3 @@ def _dropped_out(run: Run, rank: int, steps: pd.Index) -> str | None:
             return None
     stacks = ops.loc[names.isin(DROPOUT), "stack"].dropna().unique()
     return first_place(run, rank, stacks) or ""
-
-
-def _finding(run: Run, rank: int, rows: pd.DataFrame, steps: int, where: str | None) -> Finding:
-    first = rows.iloc[0]
-    at = at_place(where)
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="repeated_data",
-        confidence="likely",
-        title=f"Dropout{at} drops the same elements in each step: torch's random generator has the "
-        f"same state at all {units.count(steps)} sampled steps as the model is called. Set the "
-        "seed once, before the loop.",
-        where=where,
-        evidence={"cause": "seeded_again", "steps": steps},
-    )
