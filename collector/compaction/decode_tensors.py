@@ -1,7 +1,5 @@
 """Decodes TENSOR records into the tensor table."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

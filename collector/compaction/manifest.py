@@ -1,7 +1,5 @@
 """Reads and writes manifest.json: created before recording, completed by compaction."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import errno

@@ -1,7 +1,5 @@
 """Writes one Parquet file of a run and returns its manifest entry."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 All are plain data; the page draws them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Reasons why a check has nothing to look at: it has not passed then."""
 
-from __future__ import annotations
-
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc

@@ -4,8 +4,6 @@ Unchanged files are copied byte for byte; changed ones are written again, by the
 records. Rows that only a journal holds so far become files.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

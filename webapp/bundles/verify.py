@@ -1,7 +1,5 @@
 """Whether a run is whole: every file against its checksum, every row read."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

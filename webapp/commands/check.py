@@ -1,7 +1,5 @@
 """`lanescope check`: the run against the limits, for people, scripts and continuous integration."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`lanescope diff`: do two runs compute the same?"""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

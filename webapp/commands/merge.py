@@ -1,7 +1,5 @@
 """`lanescope merge`: the ranks of several runs in one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -2,8 +2,6 @@
 threads does it cease to, and where?
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

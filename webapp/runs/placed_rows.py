@@ -1,7 +1,5 @@
 """Rows of a thread or a rank, with the columns that are asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

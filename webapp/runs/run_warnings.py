@@ -1,7 +1,5 @@
 """Sentences about a run as a whole: what of it is missing, damaged or uncertain."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 

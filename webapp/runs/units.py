@@ -1,7 +1,5 @@
 """Numbers with their units, for people: 3-4 significant digits, unit chosen by size."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import isfinite, isnan
 

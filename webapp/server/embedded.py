@@ -3,8 +3,6 @@
 Only documents whose address has the server's token may be framed, see `server.make_app`.
 """
 
-from __future__ import annotations
-
 import atexit
 import secrets
 import socket

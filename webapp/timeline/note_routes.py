@@ -4,8 +4,6 @@ Writing needs the token that GET gives out, which another site's page cannot rea
 it cannot send without asking first.
 """
 
-from __future__ import annotations
-
 import hmac
 import secrets
 from typing import Any

@@ -2,8 +2,6 @@
 collective to the same one on other ranks.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """How findings look on any page: what is wrong, since when, where, and the way there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

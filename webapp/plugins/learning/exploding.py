@@ -9,8 +9,6 @@
 - it is too large from the first steps on (`too_large`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -9,8 +9,6 @@
   its results, or 1 - that mean square.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -14,8 +14,6 @@
   to the last bit: something writes the old values back.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -6,8 +6,6 @@ without a temperature, pairs of two views that are the same, ratios of a policy 
 divergences with the wrong sign or weight.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from lanescope.collector.format.loop_names import (

@@ -5,8 +5,6 @@ The tables of `analysis.tables` are there under their names, in nanoseconds on t
 names, as Arrow files that are mapped; it is ended when its time is over.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ different processes and share no autograd graph, so their overlap is the normal 
 nothing; it is not counted.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """How long each thread waited for other threads, in a window of time."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Makes findings of values that hold the line of the program in their names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Finds batches of one class: a sorted dataset whose DataLoader does not shuffle."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compares two numbers, and the statistics of two tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
