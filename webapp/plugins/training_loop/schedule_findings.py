@@ -29,7 +29,7 @@ from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
-from lanescope.webapp.plugins.training_loop.line_findings import of_lines
+from lanescope.webapp.plugins.training_loop.line_findings import each_line, of_lines
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -67,26 +67,6 @@ _LARGEST_RATE = 0.1
 """First learning rate. A larger one is a scale for factors that are rates, as in Noam's."""
 
 _MIN_STEPS = 3  # of the scheduler
-
-
-def short_annealings(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, SHORT_ANNEALING, _annealing, _KIND, "short_annealing")
-
-
-def renewed_optimizers(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, RENEWED_OPTIMIZER, _renewed, _KIND, "renewed_optimizer", "certain")
-
-
-def rates_for_factors(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, RATE_FACTOR, _factors, _KIND, "rate_for_factor")
-
-
-def wrong_plateaus(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, PLATEAU, _plateau, _KIND, "wrong_plateau")
 
 
 def slow_cycles(run: Run) -> list[Finding]:
@@ -159,7 +139,9 @@ def _slow_warmup(steps: list[int], at: str, rest: str, rows: pd.DataFrame) -> st
     )
 
 
-def _annealing(at: str, rest: str, rows: pd.DataFrame) -> str:
+@each_line(SHORT_ANNEALING, _KIND, "short_annealing")
+def short_annealings(at: str, rest: str, rows: pd.DataFrame) -> str:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     length = units.count(int(rows["value"].iloc[0]))
     return (
         f"CosineAnnealingLR.step(){at} is called with each step of the optimizer, and T_max is "
@@ -168,7 +150,9 @@ def _annealing(at: str, rest: str, rows: pd.DataFrame) -> str:
     )
 
 
-def _factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+@each_line(RATE_FACTOR, _KIND, "rate_for_factor")
+def rates_for_factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     first, most = float(rest), float(rows["value"].max())
     rises = float(rows["value"].iloc[-1]) == most  # a warm-up that has only begun
     few = len(rows) < _MIN_FACTORS
@@ -181,7 +165,9 @@ def _factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     )
 
 
-def _plateau(at: str, mode: str, rows: pd.DataFrame) -> str | None:
+@each_line(PLATEAU, _KIND, "wrong_plateau")
+def wrong_plateaus(at: str, mode: str, rows: pd.DataFrame) -> str | None:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     numbers = rows["value"].dropna()
     if len(numbers) < _MIN_METRICS:
         return None
@@ -230,7 +216,9 @@ def _samples(shares: pd.Series) -> int | None:
     return int(counts[of_all][0]) if of_all.any() else None
 
 
-def _renewed(at: str, rest: str, rows: pd.DataFrame) -> str:
+@each_line(RENEWED_OPTIMIZER, _KIND, "renewed_optimizer", "certain")
+def renewed_optimizers(at: str, rest: str, rows: pd.DataFrame) -> str:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     return (
         f"A new {rest} is made for each step of the same parameters (it steps{at}), "
         f"{units.count(len(rows))} times or more: what it keeps from step to step, its moments, is "
