@@ -163,13 +163,14 @@ def found_in_parts(
 
 
 def found_per_rank(
-    need: Callable[[Run], object], *, ahead: bool = True
+    *needs: Callable[[Run], object], ahead: bool = True
 ) -> Callable[[Callable[[Run, int], T | None]], Callable[[Run], list[T]]]:
-    """Turns a question about a rank into one about a run; `need` raises where the run does not hold
+    """Turns a question about a rank into one about a run; `needs` raise where the run does not hold
     what it needs. `ahead`: workers may answer it, see `per_rank`."""
 
     def parts(run: Run) -> Iterable[tuple[int]]:
-        need(run)
+        for need in needs:
+            need(run)
         return ((rank,) for rank in run.ranks)
 
     return lambda ask: found_in_parts(parts)(per_rank(ask) if ahead else ask)

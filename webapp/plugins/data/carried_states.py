@@ -16,7 +16,7 @@ from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_o
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY, READ_COLUMNS, TensorReads
@@ -29,7 +29,7 @@ _COUNTED, _MIN_CARRIED = 24, 4
 """Calls that are looked at, and those among them that begin with the state of another batch."""
 
 
-@found_per_rank(need_accesses)
+@found_per_rank(need_accesses, need_backward)
 def carried_states(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
     if not any(map(_RECURRENCE.fullmatch, texts_of(run, "op", "name", rank))):

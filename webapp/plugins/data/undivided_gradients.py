@@ -24,7 +24,7 @@ from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_wrapped
+from lanescope.webapp.analysis.nothing_to_check import need_backward, need_ranks, need_wrapped
 from lanescope.webapp.analysis.parameter_history import logged, wrapped
 from lanescope.webapp.analysis.source_lines import writes_number
 from lanescope.webapp.analysis.stack_frames import own_frames, own_place, place_of
@@ -56,6 +56,7 @@ def summed_gradients(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_gradient`, one per group of replicas. Raises
     NotApplicable."""
     need_ranks(run)
+    need_backward(run)
     found = []
     for group, ranks in replicas(run).items():
         rank = ranks[0]

@@ -17,7 +17,7 @@ import pandas as pd
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -68,7 +68,7 @@ class _Read(NamedTuple):
     inputs: list[_Pick]
 
 
-@found_per_rank(need_accesses)
+@found_per_rank(need_accesses, need_backward)
 def shuffled_apart(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     names = texts_of(run, "op", "name", rank)

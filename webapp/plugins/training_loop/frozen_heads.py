@@ -10,7 +10,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, samples
 from lanescope.webapp.runs.run import Run
 
@@ -23,7 +23,7 @@ _MOVES = 6
 _MIN_LOADED, _MIN_STEPS = 4, 4  # parameters, and optimizer steps
 
 
-@found_per_rank(need_accesses, ahead=False)
+@found_per_rank(need_accesses, need_backward, ahead=False)
 def frozen_heads(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
     steps = rank_gradient_rows(run, rank)
