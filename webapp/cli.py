@@ -1,5 +1,7 @@
 """The `lanescope` command. A sub-command is imported when it is called, not before."""
 
+from __future__ import annotations
+
 import gc
 import importlib
 import importlib.util

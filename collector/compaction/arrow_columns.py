@@ -4,6 +4,8 @@ Goes through Arrow's buffers: the first call of `pyarrow.array` imports pandas, 
 second.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any

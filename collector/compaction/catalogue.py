@@ -1,5 +1,7 @@
 """Writes the catalogue of a run's files, see `format/catalogue.py`."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Splits a thread's journal into chunks, which become one part file of each table."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

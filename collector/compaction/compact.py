@@ -7,6 +7,8 @@ manifest lists them, then their records are removed from the journal. Repeating 
 death in between writes the same files.
 """
 
+from __future__ import annotations
+
 import os
 import shutil
 import sys

@@ -4,6 +4,8 @@ Compaction writes the tables as Parquet. A reader uses them directly for process
 compaction.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial

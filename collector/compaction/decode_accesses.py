@@ -1,5 +1,7 @@
 """Decodes ACCESS records into the access table."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Decodes the tables that consist of gradient records with a `GradientScope` of their own."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

@@ -3,6 +3,8 @@
 Needs numpy, not Arrow: the watchdog uses it inside the recorded process.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os

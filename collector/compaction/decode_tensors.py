@@ -1,5 +1,7 @@
 """Decodes TENSOR records into the tensor table."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

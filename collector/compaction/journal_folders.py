@@ -1,5 +1,7 @@
 """Finds the journals of a run, and whether their processes still write to them."""
 
+from __future__ import annotations
+
 import os
 import socket
 from pathlib import Path

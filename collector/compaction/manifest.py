@@ -1,5 +1,7 @@
 """Reads and writes manifest.json: created before recording, completed by compaction."""
 
+from __future__ import annotations
+
 import contextlib
 import datetime
 import errno

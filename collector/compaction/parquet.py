@@ -1,5 +1,7 @@
 """Writes one Parquet file of a run and returns its manifest entry."""
 
+from __future__ import annotations
+
 import hashlib
 import os
 from pathlib import Path

@@ -8,6 +8,8 @@ A footer is one struct of Thrift's compact protocol; the fields and their number
 parquet.thrift (apache/parquet-format).
 """
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, NamedTuple

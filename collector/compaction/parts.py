@@ -1,5 +1,7 @@
 """Adds to a run what compaction makes: part files, the rank's tables, the manifest's entries."""
 
+from __future__ import annotations
+
 import os
 import struct
 from collections.abc import Iterable

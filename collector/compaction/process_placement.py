@@ -1,5 +1,7 @@
 """Places a process's journal in its run: manifest entry, clock, ordinals of its threads."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Reads journals, also of processes that died in the middle of a record."""
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os

@@ -6,6 +6,8 @@ with room is written again with more rows behind those it has: if a compactor di
 manifest lists them, the file is longer than listed, and only its first rows count.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
 

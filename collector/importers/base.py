@@ -5,6 +5,8 @@ an instance in `formats.IMPORTERS`. A tool that writes the Chrome trace format n
 `Dialect` in `chrome_trace/importer.py`.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -6,6 +6,8 @@ later on another thread. On GPUs a call ends with the kernels launched within it
 any of these slices.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from dataclasses import dataclass

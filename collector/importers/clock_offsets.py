@@ -6,6 +6,8 @@ offset of two files, and the spread around it the uncertainty. Files of one host
 unless the calls contradict.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,5 +1,7 @@
 """Defines `lanescope import`, which makes a run of traces of other tools."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """Reads a file in blocks, unpacked where it is compressed, within limits."""
 
+from __future__ import annotations
+
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterator

@@ -4,6 +4,8 @@ The format is "Trace Event Format", Google 2016. Tools write texts, numbers and 
 type.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable
 from itertools import chain

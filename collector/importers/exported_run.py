@@ -1,5 +1,7 @@
 """Makes a run again of the tables that `lanescope export --to perfetto` writes into a trace."""
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from pathlib import Path

@@ -8,6 +8,8 @@ that build numbers, texts, lists, tuples and dicts, and rejects a pickle with an
 use the pickle module, which lets a file allocate any amount of memory.
 """
 
+from __future__ import annotations
+
 import json
 import re
 from collections import Counter

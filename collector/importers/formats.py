@@ -1,5 +1,7 @@
 """Lists the formats that can be imported, and finds that of a file."""
 
+from __future__ import annotations
+
 import re
 from pathlib import Path
 

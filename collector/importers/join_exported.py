@@ -1,5 +1,7 @@
 """Joins the runs that several traces of `lanescope export --to perfetto` hold."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -7,6 +7,8 @@ between two elements and decodes as whole elements also ends between two. Where 
 brackets and strings are matched one by one.
 """
 
+from __future__ import annotations
+
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

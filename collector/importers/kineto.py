@@ -1,5 +1,7 @@
 """Maps Kineto's categories and names to the schema's terms, and finds the training steps."""
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 from typing import Any

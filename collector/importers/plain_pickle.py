@@ -1,5 +1,7 @@
 """Reads pickles of plain values; code in a pickle never runs."""
 
+from __future__ import annotations
+
 import pickletools
 from collections.abc import Callable
 from pathlib import Path

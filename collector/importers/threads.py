@@ -1,5 +1,7 @@
 """Maps lanes of a trace to processes and threads of the run."""
 
+from __future__ import annotations
+
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ Microseconds since 1970 have 16 digits before the point. A float64 resolves a qu
 microsecond there, which would make adjacent slices overlap.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from decimal import ROUND_HALF_EVEN, Decimal, InvalidOperation
 

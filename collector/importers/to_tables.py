@@ -1,5 +1,7 @@
 """Converts rows of a trace to tables of the schema, a part at a time."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

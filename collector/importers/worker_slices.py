@@ -1,5 +1,7 @@
 """Rewrites slices of a file of several workers, a part at a time: ranks, steps, phases, calls."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -4,6 +4,8 @@ Ranks come from labels of processes such as `[TP00-DP01] 4711`, which SGLang wri
 traces, or from a field that the user names (`--rank-from pid --step-from args.step`).
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass

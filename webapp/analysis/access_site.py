@@ -1,5 +1,7 @@
 """One access of a thread to a tensor, as findings describe it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -4,6 +4,8 @@ A column of texts holds codes into a few of them, so a question about a text is 
 text, and its answer is looked up for a hundred million rows.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any

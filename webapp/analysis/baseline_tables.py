@@ -1,5 +1,7 @@
 """Tables of a run beside those of a baseline."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 
 import pandas as pd

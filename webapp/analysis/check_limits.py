@@ -4,6 +4,8 @@ Read from `--settings FILE`, or else from the first there is of `RUN/lanescope.t
 current folder, `lanescope.toml` and `[tool.lanescope]` of `pyproject.toml`.
 """
 
+from __future__ import annotations
+
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -1,5 +1,7 @@
 """Is the run within the limits? The metrics, their limits, and all findings."""
 
+from __future__ import annotations
+
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

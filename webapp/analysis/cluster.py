@@ -5,6 +5,8 @@ rank and return a summary of them: `ask_ahead` has workers answer all of these f
 analyses find the answers known, and need not distinguish where they come from.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import os

@@ -4,6 +4,8 @@ The same call has the same sequence number in its group on every rank. Sends and
 their own, per peer, and are listed in `POINT_TO_POINT`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,5 +1,7 @@
 """Series of values whose names say what a hook saw, as the place of a line: `train.py:12/model`."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The forward that made the recorded autograd graph: its operators, each with those it called."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field

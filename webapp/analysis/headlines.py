@@ -3,6 +3,8 @@
 All are plain data; the page draws them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -6,6 +6,8 @@ later (`hangs`) what to call it. The last call of a group, and the last send and
 may have been made by all and still not have ended.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

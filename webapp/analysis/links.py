@@ -5,6 +5,8 @@ key and its start: `/timeline?t=1200-3400&at=0%2F4120-0@1500`. The page turns th
 (`timeline.search.lookup`), so an analysis need not know how lanes are drawn.
 """
 
+from __future__ import annotations
+
 import re
 from urllib.parse import quote, urlencode
 

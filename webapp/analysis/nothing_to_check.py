@@ -1,5 +1,7 @@
 """Reasons why a check has nothing to look at: it has not passed then."""
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format import schema

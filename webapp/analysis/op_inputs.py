@@ -1,5 +1,7 @@
 """What an operator found in the tensors that it works on, as far as that was recorded."""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

@@ -8,6 +8,8 @@ where the last factor is 1 unless shards are replicated (hybrid sharding). Where
 hold all ranks' shards the parameter is left out: its norm is not known.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from functools import lru_cache

@@ -5,6 +5,8 @@ that has to be cheap: what a record names is text, `module:name` below the plugi
 full name, `lanescope...:name`), and is imported when it is first used.
 """
 
+from __future__ import annotations
+
 import importlib
 import pkgutil
 from collections.abc import Mapping

@@ -6,6 +6,8 @@ launcher ends the ranks that are left, noted after the last sign of life of the 
 nothing.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

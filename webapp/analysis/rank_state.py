@@ -5,6 +5,8 @@ collectives and events that were open, the last event. So it also answers for pr
 killed from outside and left nothing but their journal.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

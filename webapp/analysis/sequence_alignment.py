@@ -5,6 +5,8 @@ then codes that are unique on both sides (patience), then the shortest edit scri
 that is short, else the k-th of each kind with the k-th. Each of these is bounded by n log n.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence

@@ -3,6 +3,8 @@
 They were recorded with the run. The disk of the reader is never read.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache

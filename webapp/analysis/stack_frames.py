@@ -3,6 +3,8 @@
 A frame is a row {file, line, function}, or one line of text, "file:line function".
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache

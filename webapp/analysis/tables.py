@@ -1,5 +1,7 @@
 """Any table of a run as CSV or Parquet: the events as they are kept, or what an analysis says."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO

@@ -1,5 +1,7 @@
 """When each thread waited for another one: in locks, queues, events, futures and joins."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import pandas as pd

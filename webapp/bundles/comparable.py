@@ -4,6 +4,8 @@ In a redacted run names of arguments, hosts and users are replaced (`redaction`)
 order in which they were met. So the same is replaced in the other run, and the numbers left out.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import replace
 

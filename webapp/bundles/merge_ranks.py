@@ -1,6 +1,8 @@
 """One run of several that hold different ranks of the same job, as hosts without a shared disk
 record them."""
 
+from __future__ import annotations
+
 import json
 import shutil
 import tempfile

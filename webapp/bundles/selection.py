@@ -4,6 +4,8 @@ Unchanged files are copied byte for byte; changed ones are written again, by the
 records. Rows that only a journal holds so far become files.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import hashlib

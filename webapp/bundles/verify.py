@@ -1,5 +1,7 @@
 """Whether a run is whole: every file against its checksum, every row read."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

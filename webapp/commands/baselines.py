@@ -1,5 +1,7 @@
 """Opens a baseline beside the run, and the baseline recorded again (`view`, `check`, `diff`)."""
 
+from __future__ import annotations
+
 import click
 
 from lanescope.webapp.runs.run import Run, open_run

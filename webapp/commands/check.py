@@ -1,5 +1,7 @@
 """`lanescope check`: the run against the limits, for people, scripts and continuous integration."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
 from typing import Any

@@ -1,5 +1,7 @@
 """`lanescope diff`: do two runs compute the same?"""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """`lanescope doctor`: is this machine, or was a recorded run, set up well?"""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from typing import Any

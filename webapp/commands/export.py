@@ -1,5 +1,7 @@
 """`lanescope export`: a run, or a part of it, in another format."""
 
+from __future__ import annotations
+
 import os
 import tempfile
 from pathlib import Path

@@ -1,5 +1,7 @@
 """`lanescope info`: what a run holds, for people and as JSON."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any

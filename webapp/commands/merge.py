@@ -1,5 +1,7 @@
 """`lanescope merge`: the ranks of several runs in one."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 import click

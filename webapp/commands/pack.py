@@ -1,5 +1,7 @@
 """`lanescope pack` and `lanescope verify`: a run as one file, and whether it is whole."""
 
+from __future__ import annotations
+
 import json
 import re
 

@@ -2,6 +2,8 @@
 threads does it cease to, and where?
 """
 
+from __future__ import annotations
+
 import datetime
 import json
 import os

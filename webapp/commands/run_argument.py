@@ -1,5 +1,7 @@
 """Options that commands share, and what to do with a run next."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar

@@ -1,5 +1,7 @@
 """`lanescope time`: where the time of each step goes, what limits it, what would help."""
 
+from __future__ import annotations
+
 import json
 from typing import Any
 

@@ -1,6 +1,8 @@
 """`lanescope view`: serves the page of a run on this machine: of the one that is named, the newest
 one, or one that is chosen of a folder."""
 
+from __future__ import annotations
+
 import atexit
 import datetime
 import json

@@ -3,6 +3,8 @@
 A new one is a module with a function as `Exporter.write` describes it, and a line in EXPORTERS.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,6 +4,8 @@ A line per path of frames: `outermost;inner;innermost 1234`, with the time in wh
 was innermost, ns, of all threads together. The numbers add up to the time in which anything ran.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import cast
 

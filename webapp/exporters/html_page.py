@@ -6,6 +6,8 @@ answer them, from the coarsest level down to the finest that fits, and the slice
 finest level the spans are drawn larger. Nothing is fetched: the page's own policy forbids it.
 """
 
+from __future__ import annotations
+
 import base64
 import html
 import json

@@ -7,6 +7,8 @@ the start of the one before it in its row), `length` in ns, `paint` (see `tile_c
 `module` (1 + position among the texts; 0: none). All of it is deflated.
 """
 
+from __future__ import annotations
+
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -18,6 +18,8 @@ decimal numbers with three digits behind the point, so every nanosecond is there
 - Metadata events hold the run's tables, which `lanescope import` reads instead (`run_tables`).
 """
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,7 @@
 """Arrows of a run in a Chrome trace: launches, backward nodes, hand-overs between threads."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from hashlib import blake2b

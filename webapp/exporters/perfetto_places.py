@@ -1,5 +1,7 @@
 """Process and thread ids of a run in a Chrome trace, and its times."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from lanescope.webapp.runs.run import Run, Thread

@@ -4,6 +4,8 @@ They follow the reader's theme (`prefers-color-scheme`), hold no script, ask for
 and names in them are text.
 """
 
+from __future__ import annotations
+
 import html
 import math
 from collections.abc import Iterable, Mapping, Sequence

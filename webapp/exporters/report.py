@@ -1,5 +1,7 @@
 """A run in words and pictures, as Markdown: what was recorded, what was measured, what is wrong."""
 
+from __future__ import annotations
+
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence

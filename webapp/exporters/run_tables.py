@@ -4,6 +4,8 @@ Viewers skip metadata that they do not know. `lanescope import` makes the same r
 also what a trace cannot show: accesses, locks, stacks, gradients.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from collections.abc import Iterator, Sequence

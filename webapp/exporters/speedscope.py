@@ -4,6 +4,8 @@ The format: https://www.speedscope.app/file-format-schema.json, profiles of type
 events open and close frames. Times are whole nanoseconds from the start of the run.
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Iterator
 from pathlib import Path

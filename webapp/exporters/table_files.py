@@ -1,5 +1,7 @@
 """A table of a run as CSV or Parquet; ops unless another one is named."""
 
+from __future__ import annotations
+
 from pathlib import Path
 
 from lanescope.webapp.analysis.tables import table_pieces, write_csv, write_parquet

@@ -11,6 +11,8 @@ exceptions (`bundle_members`), and all that is odd about it is refused in one se
 anything is taken for granted or any memory is asked for.
 """
 
+from __future__ import annotations
+
 import json
 import re
 import struct

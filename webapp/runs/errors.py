@@ -1,5 +1,7 @@
 """The one error a reader of runs raises for what it cannot read or answer."""
 
+from __future__ import annotations
+
 
 class RunError(ValueError):
     """A run that cannot be read, or a question it cannot answer.

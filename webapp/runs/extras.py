@@ -1,5 +1,7 @@
 """Names the extra of the package that an import misses."""
 
+from __future__ import annotations
+
 from lanescope.webapp.runs.errors import RunError
 
 EXTRAS = {

@@ -4,6 +4,8 @@ Everything above asks for a file by its path below the run and never joins paths
 cannot distinguish the two.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import stat

@@ -1,5 +1,7 @@
 """Is a run still being recorded?"""
 
+from __future__ import annotations
+
 import json
 import os
 from pathlib import Path

@@ -1,5 +1,7 @@
 """A run as HTML, for notebooks."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from html import escape
 

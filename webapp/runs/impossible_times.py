@@ -3,6 +3,8 @@
 They stay, where `Axis` puts them, so that nothing overflows; the run says how many there are.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterator
 

@@ -1,5 +1,7 @@
 """Journals that no one turned into Parquet: of processes that died, or are still recording."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

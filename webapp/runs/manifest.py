@@ -4,6 +4,8 @@ Everything in it is untrusted input. What passes here has the types that `schema
 declares, integers that fit int64, finite floats, and file names that stay inside the run.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import typing

@@ -9,6 +9,8 @@ packs the folder takes it along; in a bundle it is read, and cannot be written. 
 run stays untouched.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import os

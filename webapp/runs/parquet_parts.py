@@ -1,5 +1,7 @@
 """The pieces of a run: files, stretches of files, rows in memory; and how they are read."""
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

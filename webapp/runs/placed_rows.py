@@ -1,5 +1,7 @@
 """Rows of a thread or a rank, with the columns that are asked for."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -5,6 +5,8 @@ Megatron ("PIPELINE_MODEL_PARALLEL_GROUP") and by hand ("tp"): the place of a ra
 in its group. Findings name many ranks by what they have in common, and pages group them by it.
 """
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping

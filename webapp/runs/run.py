@@ -4,6 +4,8 @@
 catalogue only, or, without a catalogue, at the footers and the thread tables.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 from collections import Counter

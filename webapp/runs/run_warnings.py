@@ -1,5 +1,7 @@
 """Sentences about a run as a whole: what of it is missing, damaged or uncertain."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Sequence
 

@@ -1,5 +1,7 @@
 """Bytes of a bundle at any place: mapped from a file of this machine, or fetched from a store."""
 
+from __future__ import annotations
+
 import re
 from functools import lru_cache
 from pathlib import Path

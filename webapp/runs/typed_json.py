@@ -4,6 +4,8 @@ Untrusted input (a manifest) and promised output (evidence of findings) are decl
 checked against these.
 """
 
+from __future__ import annotations
+
 import functools
 import json
 import math

@@ -1,5 +1,7 @@
 """Numbers with their units, for people: 3-4 significant digits, unit chosen by size."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from math import isfinite, isnan
 

@@ -6,6 +6,8 @@ scripts cannot read. The address without the token replaces the one with it at o
 not stay in the address bar, and no page hands it on (`Referrer-Policy`).
 """
 
+from __future__ import annotations
+
 import hmac
 import ipaddress
 import secrets

@@ -1,5 +1,7 @@
 """Refuses calls of callbacks that no page makes."""
 
+from __future__ import annotations
+
 import inspect
 from collections.abc import Callable
 from functools import cache

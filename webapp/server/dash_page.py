@@ -1,5 +1,7 @@
 """The document that all pages are in: Dash with what it leaves to be wished for."""
 
+from __future__ import annotations
+
 import html
 import re
 from collections.abc import Callable

@@ -4,6 +4,8 @@ GET /table/<name>.csv, /table/<name>.parquet and /api/findings: null where the r
 examined, who wants them asks again.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import flask

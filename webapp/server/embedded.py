@@ -3,6 +3,8 @@
 Only documents whose address has the server's token may be framed, see `server.make_app`.
 """
 
+from __future__ import annotations
+
 import atexit
 import secrets
 import socket

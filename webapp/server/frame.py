@@ -1,5 +1,7 @@
 """The frame around all pages: header, rail, the timeline that stays, the page that changes."""
 
+from __future__ import annotations
+
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence

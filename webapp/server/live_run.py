@@ -9,6 +9,8 @@ each new state of the run; one that takes seconds has an older answer meanwhile,
 analysis does not hold up an alert.
 """
 
+from __future__ import annotations
+
 import logging
 import os
 import re

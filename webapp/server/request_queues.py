@@ -4,6 +4,8 @@ A request that finds its queue full is refused at once (503, Retry-After): dozen
 neither delay the tiles of the page nor pile up work whose answers are no longer awaited.
 """
 
+from __future__ import annotations
+
 import threading
 from dataclasses import dataclass, field
 

@@ -7,6 +7,8 @@ name of this machine are refused, so that a foreign page cannot reach the server
 and so are those that another page sent, as the browser marks them.
 """
 
+from __future__ import annotations
+
 import hashlib
 import hmac
 import inspect

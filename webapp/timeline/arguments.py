@@ -1,5 +1,7 @@
 """Arguments of the addresses under which the timeline asks."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Mapping
 

@@ -6,6 +6,8 @@ short, of another version, not JSON) makes it "not there": it is only ever a cop
 says, so building it again is the remedy.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import mmap

@@ -4,6 +4,8 @@ A flow is {kind, from, to, tone}; an end names a slice by lane, row and ref, and
 ns. The tone chooses the colour: "ties", "threads" or "races".
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise

@@ -1,5 +1,7 @@
 """Builds an index: appends lanes to a store, and makes their crowded tiles ahead."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

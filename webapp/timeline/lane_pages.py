@@ -5,6 +5,8 @@ host, draws of a closed host the main thread of each rank, and asks for the lane
 are opened.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

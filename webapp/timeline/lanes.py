@@ -5,6 +5,8 @@ its call to its completion), and one per counter: the norm of the whole gradient
 value of each process.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

@@ -4,6 +4,8 @@ Writing needs the token that GET gives out, which another site's page cannot rea
 it cannot send without asking first.
 """
 
+from __future__ import annotations
+
 import hmac
 import secrets
 from typing import Any

@@ -4,6 +4,8 @@ Ascending columns are stored as differences; bytes are in planes (`byte_planes.p
 does the rest. Numbers wrap around, so nothing overflows and everything comes back.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -6,6 +6,8 @@ is asked wrongly is answered with {"error": one sentence}: 400 for an argument t
 where a file of the run can no longer be read.
 """
 
+from __future__ import annotations
+
 import functools
 import hashlib
 import json

@@ -4,6 +4,8 @@ All answers are plain dictionaries for JSON. Instants and lengths that are shown
 are decimal text, since JSON numbers end up as float64; those that only place things are numbers.
 """
 
+from __future__ import annotations
+
 import json
 import math
 from typing import Any

@@ -2,6 +2,8 @@
 collective to the same one on other ranks.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -5,6 +5,8 @@ without nesting go to rows of their own right below (`span_nesting.sub_rows`); n
 What had not ended when the recording stopped lasts to the end of the run and is marked.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """What slices are coloured by: phases by their kind, ops by the phase they belong to."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 

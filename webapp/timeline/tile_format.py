@@ -15,6 +15,8 @@ tile a sixth smaller as it travels than row by row, and is done in one go for al
 entries are left out.
 """
 
+from __future__ import annotations
+
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass

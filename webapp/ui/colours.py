@@ -3,6 +3,8 @@
 They live in assets/style.css and nowhere else; this reads them from there.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from functools import lru_cache

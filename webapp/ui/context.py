@@ -1,5 +1,7 @@
 """What every page is about."""
 
+from __future__ import annotations
+
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 

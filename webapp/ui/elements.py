@@ -6,6 +6,8 @@ with hundreds of cells and words this takes longer than all else. An element wit
 change together with what contains it, so that a single component is enough for many of them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator
 from copy import copy
 from itertools import groupby

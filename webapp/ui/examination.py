@@ -1,5 +1,7 @@
 """The report of a run that pages wait for: made once, beside what else is asked."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import Lock, Thread

@@ -1,5 +1,7 @@
 """Where a finding is on the timeline: its address, the lanes concerned, the marks of its cause."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from urllib.parse import parse_qs, urlsplit
 

@@ -1,5 +1,7 @@
 """How findings look on any page: what is wrong, since when, where, and the way there."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Tables that sort and scroll. Of a long one the page gets the rows in sight."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections import OrderedDict

@@ -1,5 +1,7 @@
 """Overlap rates of a rank's threads, pair by pair: which threads, and a table of them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -5,6 +5,8 @@ window, which only the timeline shows. A page says with `Page.selects` which of 
 part; the frame fills these in.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast

@@ -1,5 +1,7 @@
 """The parts of pages that are being made: what takes longer than all of them begins after them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Condition

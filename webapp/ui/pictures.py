@@ -1,5 +1,7 @@
 """Small pictures in the text: a course over steps, a heat map of evidence."""
 
+from __future__ import annotations
+
 from base64 import b64encode
 from collections.abc import Sequence
 

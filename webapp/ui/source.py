@@ -1,5 +1,7 @@
 """Lines of the program on a page: the named one, and its neighbours once it is opened."""
 
+from __future__ import annotations
+
 from dash import html
 from dash.development.base_component import Component
 

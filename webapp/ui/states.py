@@ -1,5 +1,7 @@
 """Parts shown while something is computed, where a run does not hold it, and after an error."""
 
+from __future__ import annotations
+
 import logging
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """Answers requests for tables as files."""
 
+from __future__ import annotations
+
 import io
 from collections.abc import Iterator
 from typing import Any

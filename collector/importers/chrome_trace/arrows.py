@@ -1,5 +1,7 @@
 """Adds arrows between slices: flow events, and flow version 2 (`bind_id`)."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any

@@ -1,6 +1,8 @@
 """Joins what was read of two parts of a file, whose names, lanes and signatures have numbers of
 their own."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

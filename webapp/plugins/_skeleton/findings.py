@@ -3,6 +3,8 @@
 SKELETON: analyses import neither Dash nor Plotly. A run goes in, data frames and findings come out.
 """
 
+from __future__ import annotations
+
 from typing import Any, TypedDict
 
 import pandas as pd

@@ -12,6 +12,8 @@ A module is cut off where it has trainable parameters of its own and none of the
   detached, cast to integers, or not used.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection
 from dataclasses import replace
 from functools import lru_cache

@@ -6,6 +6,8 @@ Drawn, a graph stands on its head, so that it begins at the output as the autogr
 the loss.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, replace

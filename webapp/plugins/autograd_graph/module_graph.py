@@ -1,5 +1,7 @@
 """Nodes of a graph as boxes, one per module: of an autograd graph, or of one of torch.fx."""
 
+from __future__ import annotations
+
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,7 @@
 """The autograd graph of a step, by module, the torch.fx graph beside it, where it is broken."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update

@@ -1,5 +1,7 @@
 """Texts beside the drawings of the Graph page: cut-off modules, breaks, links to torch.fx."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any

@@ -8,6 +8,8 @@ sequence number, or as part of one that bears its number (`forward_ops.maker`). 
 out of recordings by default, so their nodes need no operator; neither do gradients' accumulators.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -8,6 +8,8 @@ passes per optimizer step, k - 1 of the reductions are of no use. Found where in
   with a wrapper of their own share none.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import dataclass
 

@@ -9,6 +9,8 @@ training mode, where buffers were not hashed), and no step has collective calls 
 that others have not, as averaging before an evaluation would be.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format import schema

@@ -3,6 +3,8 @@
 The same questions that `lanescope doctor` asks of a machine, as far as a run answers them.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Sequence
 from typing import TypedDict

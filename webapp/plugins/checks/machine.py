@@ -4,6 +4,8 @@ Every rule takes the facts and says what it found, what to set and why; none of 
 anything. Facts are gathered apart from judging, so rules can be tried on any machine's.
 """
 
+from __future__ import annotations
+
 import errno
 import json
 import os

@@ -1,5 +1,7 @@
 """How much memory did the recorder add?"""
 
+from __future__ import annotations
+
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.parameter_history import logged

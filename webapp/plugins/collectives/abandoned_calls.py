@@ -13,6 +13,8 @@ Calls that all gave up may have waited for each other: each of two ranks was in 
 other came only afterwards. That is two groups taken in opposite order.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,5 +1,7 @@
 """Tabulates collectives: calls, bytes, latency, skew and bandwidth."""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc

@@ -15,6 +15,8 @@ so they are here where a rank communicates by kernels on a device of its own (`d
 nothing of the host counts. Elsewhere threads of the host count where they compute.
 """
 
+from __future__ import annotations
+
 import re
 from functools import lru_cache
 

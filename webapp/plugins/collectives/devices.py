@@ -12,6 +12,8 @@ as Holistic Trace Analysis defines its temporal breakdown and its communication 
 (https://hta.readthedocs.io). Times are exact to the nanosecond.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 from functools import lru_cache

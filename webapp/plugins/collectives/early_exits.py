@@ -1,5 +1,7 @@
 """Finds ranks that leave the training loop while others go on, and whether their data ended."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import lru_cache
 

@@ -7,6 +7,8 @@ number, or another one. Where no member has to wait, as with Gloo, the groups th
 show it: of groups of one rank each rank may make its own.
 """
 
+from __future__ import annotations
+
 import re
 from dataclasses import dataclass
 

@@ -6,6 +6,8 @@ where the delay of lone calls stands out from that of all others by the factor `
 after the last training step are left out.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 import pyarrow.compute as pc

@@ -6,6 +6,8 @@ not on all. The first difference of each group is reported: after it everything 
 send and the receive that it meets the data type and the number of elements are compared.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """Finds ranks that call a collective of a group that they are not in: the call does nothing."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from lanescope.collector.format.marks import OutsideGroup

@@ -4,6 +4,8 @@ A straggler is late in three of four steps. This is late a few times, always at 
 program, and by far more than chance makes ranks late.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 

@@ -1,5 +1,7 @@
 """Pictures of the evidence of findings about collectives."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from lanescope.webapp.analysis.collective_calls import calls

@@ -7,6 +7,8 @@ uncertainty of the clocks. A rank that read the file before it was written did s
 the rank that wrote it read it afterwards, and neither began a collective between these calls.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from typing import Any
 

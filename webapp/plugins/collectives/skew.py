@@ -17,6 +17,8 @@ because none did. A root may leave a broadcast at once, but Gloo's waits for tho
 all wait for a root that comes last; see `_all_waited`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -10,6 +10,8 @@ and samples of the line in between. The largest excess is the answer, where it e
 delay.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -19,6 +19,8 @@ backward and others do not. What a rank does now and then (`occasional_waits`) a
 longer than a watchdog's timeout (`long_waits`) are reported as well.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The samples of batches, of models' arguments and of what models return, as a table."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 from typing import TypedDict
 

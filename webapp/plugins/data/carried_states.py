@@ -4,6 +4,8 @@ batch gets the state that the batch before it left.
 Read from the bytes that the operators of recurrences read, and when these were allocated.
 """
 
+from __future__ import annotations
+
 import re
 
 import numpy as np

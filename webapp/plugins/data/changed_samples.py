@@ -4,6 +4,8 @@
 epoch, and noise adds up.
 """
 
+from __future__ import annotations
+
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import CHANGED_SAMPLE
 from lanescope.webapp.analysis.fault_series import finding_of_series, series

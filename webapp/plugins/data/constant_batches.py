@@ -7,6 +7,8 @@
   constant), and an operator reads it after the batch was loaded.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 import pyarrow.compute as pc
 

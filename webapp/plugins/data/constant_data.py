@@ -6,6 +6,8 @@ input does not vary where its rows are the same at every sampled step: a warning
 DataLoader, whether that varies or not, else information, as one sample may be repeated on purpose.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format import schema

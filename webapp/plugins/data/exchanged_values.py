@@ -9,6 +9,8 @@ of another name on the first rank, which has theirs for another name in turn. Va
 for several names, as constants, are left out, and so are parameters that come to be equal by name.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import Finding, finding_at

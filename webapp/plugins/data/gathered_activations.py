@@ -8,6 +8,8 @@ Found where an activation with a gradient is gathered, and a product with a grad
 that call which no operator with a gradient made: no rank put its own part back into them.
 """
 
+from __future__ import annotations
+
 import re
 
 import pandas as pd

@@ -5,6 +5,8 @@ more often than by chance, and where it is another one, other rows have had it. 
 targets are shuffled apart, or only one of them is.
 """
 
+from __future__ import annotations
+
 import re
 
 from lanescope.collector.format.loop_names import PAIRED_ROWS

@@ -11,6 +11,8 @@ same input and drop out elements with other states. A parameter that began as ra
 on all of them, is equal no more.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import numpy as np

@@ -8,6 +8,8 @@ is the mean of all of them only where each rank has as many. Found for single nu
 operator for means has just made, in an evaluation, from other numbers of elements on each rank.
 """
 
+from __future__ import annotations
+
 import math
 import re
 

@@ -9,6 +9,8 @@ Same order: a DistributedSampler that shuffles was iterated to the end twice or 
 in between, always with the same epoch, from which and its seed it computes the order.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa

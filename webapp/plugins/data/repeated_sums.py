@@ -9,6 +9,8 @@ wrote to it in between: it was neither divided, nor zeroed, nor replaced. All ra
 there must do so, as sums that one rank alone keeps, and the others zero, stay right.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 
 import pandas as pd

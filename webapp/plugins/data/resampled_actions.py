@@ -5,6 +5,8 @@ where of two draws from the same tensors one is read by operators with gradients
 of log_prob, and the other one by none of these, but by others.
 """
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from dataclasses import dataclass

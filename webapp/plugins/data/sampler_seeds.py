@@ -6,6 +6,8 @@ several ranks, and some by none. So it is where the dataset is a Subset with oth
 rank, as random_split makes them from the random numbers of a rank.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format.loader_names import SAMPLED_SUBSET

@@ -5,6 +5,8 @@ and a layer comes after them. Modules of tanh and sigmoid are judged by what the
 (`silent_units`).
 """
 
+from __future__ import annotations
+
 from lanescope.collector.format.loop_names import MEAN_SLOPE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding

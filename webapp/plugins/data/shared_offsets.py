@@ -5,6 +5,8 @@ all: between the seek() and the read() of one, another one may move it. The offs
 main process left the file to its workers.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format.loader_names import SHARED_OFFSET

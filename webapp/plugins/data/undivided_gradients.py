@@ -15,6 +15,8 @@ averaged them in backward: it divides them by that number, or makes them as many
 sum over ranks, in each sampled step, and its line does not write that number.
 """
 
+from __future__ import annotations
+
 import pyarrow as pa
 import pyarrow.compute as pc
 

@@ -7,6 +7,8 @@
   IterableDataset, which differ from each other: each of them walks through all of it.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator
 

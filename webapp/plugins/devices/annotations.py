@@ -1,5 +1,7 @@
 """Device time by the ranges that a program names: record_function, phases, torch's own marks."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 

@@ -9,6 +9,8 @@ A gap between two kernels of a stream is divided by what the second one waited f
     unknown         the rest: it waited for something that was not recorded, or its launch was not
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Kernels of a run by name, copies by direction, and the operators that launched them."""
 
+from __future__ import annotations
+
 import json
 import re
 from functools import lru_cache

@@ -6,6 +6,8 @@ how often each ran, by rank, thread name, step and op name. What has no partner 
 guessed at.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from functools import lru_cache, partial

@@ -4,6 +4,8 @@ Answers the timeline: the next difference, and for an operator's slice the other
 what both recorded.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -1,5 +1,7 @@
 """Does a run compute what its baseline does?"""
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

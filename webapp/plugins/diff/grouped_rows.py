@@ -1,5 +1,7 @@
 """Rows by their combination of integers: counts and sums that take no sorting."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -6,6 +6,8 @@ weights, dropout and the order of data are others although the seed is the same.
 modules return the same, and gradients are others.
 """
 
+from __future__ import annotations
+
 import re
 from math import isfinite
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """Calls and self time of operators by thread, step, name and module: read once for a comparison."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import numpy as np

@@ -6,6 +6,8 @@
 A repetition is a folder with `repeat.json` and the runs in `threads-<n>/run-<k>/`.
 """
 
+from __future__ import annotations
+
 import json
 import math
 import os

@@ -4,6 +4,8 @@ What recordings do not hold is not compared: files, other variables of the envir
 that a program keeps to itself.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format.names import (

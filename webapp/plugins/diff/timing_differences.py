@@ -1,5 +1,7 @@
 """What takes longer or shorter than in a baseline, by op and module, over the steps of both."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,5 +1,7 @@
 """The result of a comparison in words, for a terminal, a page or an issue."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from lanescope.webapp.analysis.links import AROUND_NS, thread_lane, timeline_address

@@ -1,5 +1,7 @@
 """Work, times and rates of operators beside those of a baseline."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from functools import lru_cache
 

@@ -9,6 +9,8 @@ A call's output is known from its shapes but for convolutions: there the outputs
 decide, or the arguments of an imported trace ("Concrete Inputs").
 """
 
+from __future__ import annotations
+
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

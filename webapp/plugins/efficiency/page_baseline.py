@@ -1,5 +1,7 @@
 """The part of the page that sets times and rates beside those of the baseline."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from dash import Dash, Input, Output, html

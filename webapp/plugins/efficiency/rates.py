@@ -1,5 +1,7 @@
 """Operators with their FLOPs, bytes and rates, and the FLOPs of steps."""
 
+from __future__ import annotations
+
 import re
 from functools import lru_cache
 from math import prod

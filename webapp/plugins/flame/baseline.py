@@ -1,5 +1,7 @@
 """The same selection of a baseline: its threads, its windows, and frames of the same name."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache

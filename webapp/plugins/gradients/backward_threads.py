@@ -7,6 +7,8 @@ AccumulateGrad nodes), how many elements they have, how long the thread was in b
 norm that an optimizer of the thread's own used.
 """
 
+from __future__ import annotations
+
 import re
 from functools import lru_cache
 from math import prod

@@ -1,5 +1,7 @@
 """Axes and words that all figures of layers share."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 from typing import Any

@@ -1,5 +1,7 @@
 """The figure of the first page about gradients: the norm of the whole gradient."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from lanescope.webapp.analysis.headlines import Headline

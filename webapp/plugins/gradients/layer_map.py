@@ -4,6 +4,8 @@ A layer is a module with parameters of its own, or, at a given depth of the modu
 below one module. Norms of its parameters add up as squares.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 from itertools import accumulate
 

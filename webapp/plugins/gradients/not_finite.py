@@ -4,6 +4,8 @@ A step that a gradient scaler left out counts too: what it skipped is what it fo
 elements of low precision that underflow, overflow or are NaN.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray

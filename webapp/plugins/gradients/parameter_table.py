@@ -4,6 +4,8 @@ A parameter that an optimizer holds is judged by every step, another trainable o
 steps. Frozen parameters have a row only where an optimizer holds them.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 from typing import Any
 

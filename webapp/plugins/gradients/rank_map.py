@@ -6,6 +6,8 @@ the median is what the others have. Shards that were put together are of no rank
 `parameter_history`), and a layer that a single rank holds has nothing to be held against.
 """
 
+from __future__ import annotations
+
 import warnings
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,5 +1,7 @@
 """What findings say of a collective that ranks wait for: evidence, place and words."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from lanescope.webapp.analysis.collective_calls import call_title, calls

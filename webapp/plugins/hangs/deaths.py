@@ -4,6 +4,8 @@ A launcher ends the others within a tenth of a second. What they do then need no
 dead rank is missing in; it ended by itself and they were stopped, so it ended first.
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection
 
 from lanescope.webapp.analysis.collective_calls import calls

@@ -10,6 +10,8 @@ and it did not end (`incomplete_collectives`). That is a
 - late rank (`straggler`), when they went on recording events all the time: slow is not stuck.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

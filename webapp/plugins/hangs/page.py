@@ -1,5 +1,7 @@
 """What is each rank doing at the end, since when, and who waits for whom?"""
 
+from __future__ import annotations
+
 from typing import Any
 
 from dash import Dash, Input, Output, dcc, html, no_update

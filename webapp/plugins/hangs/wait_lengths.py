@@ -1,5 +1,7 @@
 """How long ranks wait in a collective, and how long is normal."""
 
+from __future__ import annotations
+
 from lanescope.webapp.analysis.incomplete_collectives import IncompleteCollective
 from lanescope.webapp.analysis.process_exits import asked_to_stop
 from lanescope.webapp.analysis.rank_state import rank_states

@@ -5,6 +5,8 @@ The layer runs and gets a gradient, so what cuts off its weight is in how the we
 input of zeros gives none.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import Finding, finding_at

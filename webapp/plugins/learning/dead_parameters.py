@@ -21,6 +21,8 @@ Layers that have a gradient now and then (experts, heads that take turns) are no
 frozen ones. Adapters have an analysis of their own (`lora`).
 """
 
+from __future__ import annotations
+
 from typing import TypedDict
 
 import pandas as pd

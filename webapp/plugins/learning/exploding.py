@@ -9,6 +9,8 @@
 - it is too large from the first steps on (`_high`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

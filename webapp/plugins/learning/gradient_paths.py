@@ -5,6 +5,8 @@ whose forward made it. Layers that made no node of it are unknown: those of anot
 one that ran backward first, and those that torch.compile or a checkpoint made one node of.
 """
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass

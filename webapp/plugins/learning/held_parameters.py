@@ -7,6 +7,8 @@
   have gradients that no optimizer uses: the model was given others when the optimizer was built.
 """
 
+from __future__ import annotations
+
 import re
 
 import pandas as pd

@@ -7,6 +7,8 @@ recorded as they are made. They are not reported where an optimizer steps parame
 which may be those.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 import pyarrow as pa
 

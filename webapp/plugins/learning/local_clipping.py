@@ -17,6 +17,8 @@ Clipping that is written by hand shows in what it leaves: on each of these ranks
 its gradients is the same in MIN_STEPS steps or more, and larger in none.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import cache, partial
 

@@ -16,6 +16,8 @@ that is frozen while another is trained. An adapter is inactive where, in this o
 - decayed: B has shrunk to DECAYED of what it was, and weight decay is stronger than the gradient.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ They are thrown away between backward and step, or backward ran from a loss that
 not lead to: the forward made no graph, or what it made was detached or turned into a number.
 """
 
+from __future__ import annotations
+
 import re
 from functools import lru_cache
 

@@ -1,6 +1,8 @@
 """Finds what ended a program whose loss has no graph: backward() could not begin, or another one
 had freed the graph."""
 
+from __future__ import annotations
+
 from functools import partial
 
 from lanescope.collector.format.marks import BackwardRaised

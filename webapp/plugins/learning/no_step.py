@@ -12,6 +12,8 @@ An optimizer may update each parameter in a hook as soon as its gradient is ther
 parameters are written during backward, nothing is found.
 """
 
+from __future__ import annotations
+
 import re
 
 import pandas as pd

@@ -7,6 +7,8 @@ their first call, which a rank that evaluates more than others may change: of a 
 be called so.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 import pyarrow.compute as pc
 

@@ -1,5 +1,7 @@
 """Which ranks are data-parallel replicas, by what was hashed and reduced."""
 
+from __future__ import annotations
+
 import re
 from functools import lru_cache
 

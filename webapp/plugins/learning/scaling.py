@@ -18,6 +18,8 @@ Adam divides by `sqrt(v) + eps` in the dtype of the parameters. In float16 squar
 gradients are 0, and so is a small eps: `0 / 0` is NaN. Fused optimizers compute in float32.
 """
 
+from __future__ import annotations
+
 import re
 
 import numpy as np

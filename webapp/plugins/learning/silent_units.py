@@ -9,6 +9,8 @@
   its results, or 1 - that mean square.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 

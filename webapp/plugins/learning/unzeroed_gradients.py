@@ -14,6 +14,8 @@ So accumulation over micro-batches, a discriminator that gets gradients from its
 before they are zeroed, and gradients that are let go of, zeroed or replaced in any way are silent.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any

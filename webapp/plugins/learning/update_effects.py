@@ -14,6 +14,8 @@
   to the last bit: something writes the old values back.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 

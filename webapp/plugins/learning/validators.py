@@ -1,5 +1,7 @@
 """What the user's own validators had to say, and which of its assertions do not hold."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

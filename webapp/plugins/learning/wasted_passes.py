@@ -11,6 +11,8 @@ update: one zeroes the gradients of another, which then steps with those of the 
 with the sum of the gradients of both.
 """
 
+from __future__ import annotations
+
 import re
 from itertools import pairwise
 

@@ -5,6 +5,8 @@ sampled steps the same norm although their gradients differ: each step changes b
 gradients.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import Finding, finding_at

@@ -6,6 +6,8 @@ the other side is not, and both lead to the same parameter. So does an advantage
 what the model expects, by which the gradients of a policy are weighted.
 """
 
+from __future__ import annotations
+
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.plugins.losses.loss_graph import (
     SAME_NUMBERS,

@@ -8,6 +8,8 @@ So are derivatives in the residual of a differential equation, whose square is t
 that made them went through the very outputs which the residual has beside them.
 """
 
+from __future__ import annotations
+
 import re
 from typing import NamedTuple
 

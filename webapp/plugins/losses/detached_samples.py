@@ -6,6 +6,8 @@ where mean and deviation are in the graph of the first backward, and layers alon
 policy's gradient compares it with the mean.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 
 from lanescope.webapp.analysis.arrow_columns import stack_of

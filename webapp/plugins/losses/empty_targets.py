@@ -5,6 +5,8 @@ program hides it, or divides by another number, the batch teaches nothing if the
 backward or only gradients of zero. That is a fault where all targets of many batches are ignored.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

@@ -15,6 +15,8 @@ Modes are the module's, not the thread's. Where another thread evaluates a model
 the training goes on in evaluation mode is one of its evaluations, it was this thread that set it.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 

@@ -10,6 +10,8 @@ What a rank with few tokens sees then counts more. Found where the numbers of th
 apart in half of the sampled steps or more.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 import pyarrow.compute as pc
 

@@ -6,6 +6,8 @@ without a temperature, pairs of two views that are the same, ratios of a policy 
 divergences with the wrong sign or weight.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import wraps
 

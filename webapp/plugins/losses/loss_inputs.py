@@ -10,6 +10,8 @@ Seen in the bytes that operators of any backward read, so the graph of the first
 the loss.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -5,6 +5,8 @@ them needs no gradient (the targets), and no operator of the program put the axi
 there: a layer did, whose output it is. A parameter has the shape that the program gave it.
 """
 
+from __future__ import annotations
+
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.plugins.losses.loss_graph import (

@@ -9,6 +9,8 @@
 Read from the graph of the first backward.
 """
 
+from __future__ import annotations
+
 import re
 
 from lanescope.collector.format.loop_names import (

@@ -1,5 +1,7 @@
 """Finds binary cross-entropies below zero: their targets are outside of 0 to 1."""
 
+from __future__ import annotations
+
 from lanescope.collector.format.names import NEGATIVE_LOSS
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place

@@ -7,6 +7,8 @@ what the model reads, data with noise whose factor each sample has for itself: t
 to copy. An autoencoder adds noise of one size, or is compared with the data.
 """
 
+from __future__ import annotations
+
 import re
 from bisect import bisect_right
 from dataclasses import dataclass

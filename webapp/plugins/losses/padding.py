@@ -7,6 +7,8 @@ Read from the tokens, targets and masks that the graph keeps, of the first backw
 ends and classes, of several.
 """
 
+from __future__ import annotations
+
 from lanescope.collector.format.loop_names import (
     COUNTED_PADDING,
     ENDS_LEFT_OUT,

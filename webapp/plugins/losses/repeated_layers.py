@@ -10,6 +10,8 @@ Inputs that are differentiated, as of a differential equation, are kept like thi
 is a backward pass more before the step.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import pandas as pd

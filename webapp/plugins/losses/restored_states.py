@@ -4,6 +4,8 @@ A state holds the parameters themselves. Where it was kept over steps of trainin
 into the same model, every value is written onto itself.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format.loop_names import KEPT_STATE

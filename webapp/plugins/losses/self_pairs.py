@@ -5,6 +5,8 @@ which is never the target. Read from the graph of the first backward: the scores
 a matrix with itself, times a number, and the diagonal has probability.
 """
 
+from __future__ import annotations
+
 from lanescope.collector.format.loop_names import SELF_PAIRS
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.plugins.losses.loss_graph import (

@@ -11,6 +11,8 @@ And recurrent cells between whose calls nothing but a detached state passes: no 
 position to the one before it, so what comes early is not learned.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -5,6 +5,8 @@ the same length, and neither chose rows of anything else. Where rows are mixed (
 choice is common to both. Seen in the bytes that operators read.
 """
 
+from __future__ import annotations
+
 import re
 from bisect import bisect_right
 from collections import defaultdict

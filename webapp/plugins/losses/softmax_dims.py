@@ -13,6 +13,8 @@ Read from the graph of the first backward, where nothing but dropout or a mask s
 between the two.
 """
 
+from __future__ import annotations
+
 import re
 
 from lanescope.collector.format.names import SOFTMAX_DIM

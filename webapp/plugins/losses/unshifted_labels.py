@@ -7,6 +7,8 @@ So the first backward must show a way from the loss to the table that keeps posi
 tokens pass a single recurrence.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,5 +1,7 @@
 """What the peaks of a run and of its baseline consist of, side by side."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import pandas as pd

@@ -1,5 +1,7 @@
 """The part of the page that explains how the peak differs from the baseline's."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -7,6 +7,8 @@ the bytes in use are a lower bound of those that are allocated, and what has not
 certain is an upper bound.
 """
 
+from __future__ import annotations
+
 import bisect
 from collections.abc import Mapping
 

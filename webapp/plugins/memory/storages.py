@@ -1,5 +1,7 @@
 """The memory of tensors: how large each storage is, how long it lives, and what it is for."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -4,6 +4,8 @@ Both are in the tensor table (level numerics). A number that is not finite is ma
 that found none among its inputs and left one; all that follows has inherited it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

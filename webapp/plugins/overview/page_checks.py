@@ -1,5 +1,7 @@
 """Every check of the run, folded by area: passed, a problem, or what to do to have it checked."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Shows the run in one line that opens: ranks, threads, and gaps of the recording."""
 
+from __future__ import annotations
+
 from dash import html
 from dash.development.base_component import Component
 

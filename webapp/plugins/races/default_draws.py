@@ -8,6 +8,8 @@ threads that each train a model, or draw for different purposes, are seldom mean
 themselves.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import combinations
 from typing import Any

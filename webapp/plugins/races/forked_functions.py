@@ -5,6 +5,8 @@ both run counts: one that waits for another does nothing before that has ended, 
 another has done nothing since that began.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

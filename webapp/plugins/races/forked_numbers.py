@@ -6,6 +6,8 @@ as samples, noise or actions. What fills a tensor in place does not count, as la
 parameters that are often loaded afterwards, nor does dropout.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from typing import Any
 

@@ -5,6 +5,8 @@ that raised was made by a forward operator; of the storages that this one read o
 is the first later write that found the version which backward expected.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

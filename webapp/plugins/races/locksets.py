@@ -9,6 +9,8 @@ They say why two accesses race, never whether: threads hand tensors on by queues
 without any lock, so that an empty intersection alone proves nothing.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import numpy as np

@@ -1,5 +1,7 @@
 """Data races, deadlocks and shared gradients: findings above, every racing pair below."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from dash import Dash, Input, Output, dcc, html

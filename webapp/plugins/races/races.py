@@ -11,6 +11,8 @@ it from there, if only by a variable. At most it is chance which one is there, a
 marked as `published`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -9,6 +9,8 @@ did. Two copies of memory onto itself (a model loads a shared state whose memory
 nothing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations

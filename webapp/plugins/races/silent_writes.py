@@ -7,6 +7,8 @@ that its forward operator read or made, and that another operator wrote in betwe
 node.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 

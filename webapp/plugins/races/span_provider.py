@@ -1,5 +1,7 @@
 """The races that an operator's slice is one side of, with the other side's place."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from lanescope.webapp.analysis.access_site import MemoryAccess

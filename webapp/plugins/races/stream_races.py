@@ -10,6 +10,8 @@ the other waited for; a thread, and so what it gives away afterwards, by waiting
 stream or a device (CUDA C++ Programming Guide, "Asynchronous Concurrent Execution").
 """
 
+from __future__ import annotations
+
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -6,6 +6,8 @@ has asked for the end of that, and before it came, gets or leaves values of befo
 both. After a send or a receive, any other blocking call may prove that the other rank has it.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import numpy as np

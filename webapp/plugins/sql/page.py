@@ -1,5 +1,7 @@
 """Any question that the other pages do not ask, in SQL."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from decimal import Decimal

@@ -5,6 +5,8 @@ The tables of `analysis.tables` are there under their names, in nanoseconds on t
 names, as Arrow files that are mapped; it is ended when its time is over.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import re

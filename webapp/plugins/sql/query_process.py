@@ -9,6 +9,8 @@ query; what it might still miss, the limits of the process catch: it can write n
 its memory nor its time grows past the question's.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import resource

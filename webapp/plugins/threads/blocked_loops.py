@@ -4,6 +4,8 @@ The recorder notes by how much a loop is late for a timer that a task of the pro
 its thread did then are the operators of that time.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format.loop_names import BLOCKED_LOOP

@@ -5,6 +5,8 @@ additions, and what a step of the optimizer finds, changes from run to run. Foun
 (`races`) both of whose accesses are made in backward, where the two phases truly overlapped.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any

@@ -5,6 +5,8 @@ variable itself, with another outcome than it would have had for the starter. Th
 that never run an operator are left out: whether it matters to them cannot be known.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from lanescope.collector.format.marks import LostContext

@@ -6,6 +6,8 @@ where it is the own device of another rank that uses it. Devices are distinguish
 CUDA_VISIBLE_DEVICES makes of their numbers.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter

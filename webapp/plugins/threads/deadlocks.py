@@ -5,6 +5,8 @@ has not let go of it, or for the end of a thread. Where following who waits for 
 a circle, none of them will ever go on. Known from what was open when the log ended.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

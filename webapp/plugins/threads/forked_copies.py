@@ -6,6 +6,8 @@ counts on it is seen by what it does: after the last of these writes it reads th
 has not written itself since the fork.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

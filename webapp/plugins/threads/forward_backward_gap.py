@@ -1,5 +1,7 @@
 """How long does a thread take from the end of its forward pass to the start of backward?"""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 

@@ -1,5 +1,7 @@
 """The figure of the first page about threads: how long two of them are in backward at once."""
 
+from __future__ import annotations
+
 import numpy as np
 
 from lanescope.webapp.analysis.headlines import Headline

@@ -6,6 +6,8 @@ lock keeps the two apart: start and end of a thread, a queue, an event. An attem
 have waited, or not for ever, does not count.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import combinations

@@ -2,6 +2,8 @@
 processes for which the program then waited in vain, and of backward through a graph that is gone.
 """
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from typing import Any

@@ -7,6 +7,8 @@ they multiplied float32 numbers though it ran in autocast, or made or filled ten
 another default device.
 """
 
+from __future__ import annotations
+
 import re
 from typing import Any
 

@@ -5,6 +5,8 @@ different processes and share no autograd graph, so their overlap is the normal 
 nothing; it is not counted.
 """
 
+from __future__ import annotations
+
 import itertools
 import re
 from collections.abc import Mapping

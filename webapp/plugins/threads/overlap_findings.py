@@ -5,6 +5,8 @@ recorded what they write. Where they were seen to share no gradient it is inform
 programs give the same results in any order.
 """
 
+from __future__ import annotations
+
 from typing import TypedDict
 
 import numpy as np

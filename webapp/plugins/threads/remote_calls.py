@@ -6,6 +6,8 @@ Known from what the watchdogs of all ranks saw: each thread waits within torch.d
 of them for an answer that a call of another worker asked for, and nothing went on afterwards.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from lanescope.webapp.analysis.findings import Finding

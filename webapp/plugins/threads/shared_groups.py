@@ -5,6 +5,8 @@ nothing decides which comes first, ranks may decide otherwise: they hang, fail, 
 tensors. A lock does not help: who takes it first is left to chance on each rank.
 """
 
+from __future__ import annotations
+
 from itertools import combinations
 
 import pandas as pd

@@ -7,6 +7,8 @@ nothing from outside can wake them. Where somebody ended such a rest by Ctrl-C, 
 what the program recorded afterwards does not count: that is its way out.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,6 +5,8 @@ thread. The recorder saw that the function did not run as a model in training wa
 backward began within the mode, or that the same line called a model with gradients later.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format.loop_names import LEFT_MODE, SUSPENDED_MODE

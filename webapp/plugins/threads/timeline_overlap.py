@@ -1,5 +1,7 @@
 """Where threads of a rank are in a phase at once, for the timeline to shade."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import Any
 

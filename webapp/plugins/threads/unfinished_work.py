@@ -5,6 +5,8 @@ on (a prefetcher) may be stopped, as the rest is not needed; one that takes item
 on writes, sends or saves them.
 """
 
+from __future__ import annotations
+
 import pyarrow as pa
 import pyarrow.compute as pc
 

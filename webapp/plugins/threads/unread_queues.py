@@ -5,6 +5,8 @@ Their recording has ended by then: known from the process that waits for their e
 nothing happen since then.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from lanescope.collector.format.marks import InterruptedJoin

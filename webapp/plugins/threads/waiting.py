@@ -1,5 +1,7 @@
 """How long each thread waited for other threads, in a window of time."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import pandas as pd

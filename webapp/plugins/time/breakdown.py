@@ -27,6 +27,8 @@ The categories of a device follow the temporal breakdown of Holistic Trace Analy
 (https://hta.readthedocs.io, "Temporal Breakdown", "Idle Time Breakdown").
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache

@@ -5,6 +5,8 @@ ended. A bucket takes gradients in that order until it holds the limit or more (
 torch/csrc/distributed/c10d/reducer.cpp, compute_bucket_assignment_by_size), and is reduced then.
 """
 
+from __future__ import annotations
+
 import re
 from math import prod
 

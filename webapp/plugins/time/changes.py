@@ -1,5 +1,7 @@
 """Compares the categories of a run's steps with those of a baseline."""
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 

@@ -1,5 +1,7 @@
 """Results that several parts of a page ask for at the same time."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from threading import RLock

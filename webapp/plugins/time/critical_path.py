@@ -22,6 +22,8 @@ The walk is that of critical path analysis for message-passing programs (C.-Q. Y
 Miller, "Critical Path Analysis for the Execution of Parallel and Distributed Programs", 1988).
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from operator import itemgetter

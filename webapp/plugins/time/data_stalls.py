@@ -5,6 +5,8 @@ A data stall is the time of a step in which the training thread fetches a batch,
 al., VLDB 2021) calls the part that workers cannot hide a fetch or prep stall.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np

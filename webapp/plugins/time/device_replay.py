@@ -7,6 +7,8 @@ recorded between the last of these and its begin is kept. A kernel of a collecti
 last rank's has begun and the recorded transfer is over. The host waits for kernels as recorded.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 
 import numpy as np

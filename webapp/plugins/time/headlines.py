@@ -1,5 +1,7 @@
 """Figures of the first page: the length of a step, and what share each category takes of it."""
 
+from __future__ import annotations
+
 from contextlib import suppress
 from dataclasses import replace
 

@@ -1,5 +1,7 @@
 """A step whose ranks compute on the host, ready to be replayed: an actor per rank."""
 
+from __future__ import annotations
+
 import dataclasses
 import itertools
 from collections.abc import Mapping

@@ -1,5 +1,7 @@
 """The steps of the job: from the end of the step before, on the last rank, to its own end."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from functools import lru_cache
 

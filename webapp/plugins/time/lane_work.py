@@ -1,5 +1,7 @@
 """What a thread does in a window: at each instant its innermost operator and phase, or neither."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import numpy as np

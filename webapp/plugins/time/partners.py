@@ -3,6 +3,8 @@
 They are numbered per peer, apart from the collectives of their group.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import numpy as np

@@ -5,6 +5,8 @@ A slice names its microbatch: in its arguments (`microbatch`, `mb`), or by the n
 step and microbatch of another stage that ended last in the gap.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from functools import lru_cache
 

@@ -11,6 +11,8 @@ Replayed, a stretch keeps its length or gets the new one, and a wait lasts as lo
 for. The transfer of a call is what was recorded between the last arrival and the end of the wait.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -18,6 +18,8 @@ ranks and in other steps. Ranks that make different numbers of collectives, as t
 pipeline do, are compared by all their work of a category in the step.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import re
 from collections import defaultdict

@@ -8,6 +8,8 @@ of another training, whose steps are longer from the beginning. Where several th
 optimizers, as those of a server do for each that asks, the length of a step is that of what asks.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc

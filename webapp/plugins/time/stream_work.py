@@ -1,5 +1,7 @@
 """What a stream does: its kernels, each with the operator that launched it."""
 
+from __future__ import annotations
+
 from functools import lru_cache
 
 import numpy as np

@@ -9,6 +9,8 @@ A kernel of a collective waits for the same kernel of the other ranks: it belong
 which it was launched.
 """
 
+from __future__ import annotations
+
 import re
 from collections import defaultdict
 from collections.abc import Mapping

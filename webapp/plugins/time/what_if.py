@@ -5,6 +5,8 @@ other threads keep their length. The unchanged replay has to give the recorded s
 MAX_ERROR; else nothing is predicted.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

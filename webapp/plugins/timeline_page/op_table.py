@@ -4,6 +4,8 @@ The answer is made of the timeline's index, which has the slices of all lanes as
 files of a thousand ranks once more would take longer than everything else.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

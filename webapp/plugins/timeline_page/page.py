@@ -3,6 +3,8 @@
 The lanes themselves are drawn by assets/timeline/*.js from binary tiles; no callback takes part.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, ctx, dcc, html, no_update, set_props

@@ -4,6 +4,8 @@ A tied weight is handed to the optimizer of the encoder and to that of the decod
 after the same backward, one after the other, so the weight moves twice by one gradient.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 

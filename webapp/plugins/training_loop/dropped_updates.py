@@ -7,6 +7,8 @@ computes from a whole parameter a tensor of its size, and no operator uses that 
 memory holds another one.
 """
 
+from __future__ import annotations
+
 import re
 from bisect import bisect_right
 from collections import defaultdict

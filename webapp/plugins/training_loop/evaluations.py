@@ -10,6 +10,8 @@ training=self.training. What a module of torch.nn drops out there was switched o
 (Monte Carlo dropout).
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 

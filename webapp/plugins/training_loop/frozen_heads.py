@@ -5,6 +5,8 @@ frozen: the new head as well. Found where what was loaded is trained, and the la
 was filled by a random number generator, by nothing else, and is frozen to the end.
 """
 
+from __future__ import annotations
+
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import found_per_rank

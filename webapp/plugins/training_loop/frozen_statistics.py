@@ -8,6 +8,8 @@ mode each batch changes running_mean: the layer is not what was loaded. An encod
 another one by its momentum has its weights written as well.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import pandas as pd

@@ -4,6 +4,8 @@ What a model returned, or a loss made of it, is kept with its graph: in a list, 
 an attribute. What keeps it is not known; the recorder sees that the graphs are still there.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any
 

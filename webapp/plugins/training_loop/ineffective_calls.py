@@ -6,6 +6,8 @@
 - checkpointed functions that draw other random numbers when backward runs them again.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format.loop_names import (

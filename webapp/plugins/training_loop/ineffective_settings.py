@@ -7,6 +7,8 @@
 - reordered: an input whose lengths view() put in another order, and its numbers not.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import pandas as pd

@@ -6,6 +6,8 @@ numbers whose root mean square is `_TIMES` that of all sampled calls in training
 Or the transform divides bytes by 255, and the training loop does so again, or nothing does.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format.loop_names import (

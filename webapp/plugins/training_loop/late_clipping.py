@@ -4,6 +4,8 @@ clip_grad_norm_ comes after optimizer.step() and before the next backward: the s
 gradients of any size, and the clipped ones are zeroed.
 """
 
+from __future__ import annotations
+
 import numpy as np
 import pandas as pd
 

@@ -1,5 +1,7 @@
 """Makes findings of values that hold the line of the program in their names."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from functools import wraps
 

@@ -2,6 +2,8 @@
 persistent workers keep an older copy of the dataset, and loops over them that return in their first
 round."""
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format import schema

@@ -5,6 +5,8 @@ computed, or raises. Nowhere in the run is there a backward pass, and nothing re
 search without gradients compares it, an evaluation writes it down.
 """
 
+from __future__ import annotations
+
 import re
 
 import numpy as np

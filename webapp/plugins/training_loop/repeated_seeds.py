@@ -6,6 +6,8 @@ and the same parameters are trained in all of them. Or a dataset sets one seed f
 is trained on, and draws from it.
 """
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.collector.format import schema

@@ -8,6 +8,8 @@ goes up and down within a few batches was to be stepped once per epoch, or to ge
 training. What Adam and momentum keep of earlier steps is lost with the optimizer.
 """
 
+from __future__ import annotations
+
 from functools import partial
 from itertools import pairwise
 

@@ -1,5 +1,7 @@
 """Finds batches of one class: a sorted dataset whose DataLoader does not shuffle."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 

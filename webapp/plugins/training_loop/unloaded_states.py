@@ -5,6 +5,8 @@ The file has it, the model was loaded from that file and is trained on by an opt
 settings, which begins with nothing.
 """
 
+from __future__ import annotations
+
 import re
 
 import pandas as pd

@@ -5,6 +5,8 @@ it: int64 nanoseconds, summed over the selected threads. So the totals of the ou
 up to the time in which a span is open on a thread, counted once per thread and instant.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

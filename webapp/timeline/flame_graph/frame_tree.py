@@ -1,5 +1,7 @@
 """A tree of frames: each node is a frame below the frames that were open around it."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Literal, NamedTuple

@@ -9,6 +9,8 @@ stack, or the module path, that they were called with. An operator without one o
 to that of the operator around it, a backward node to the module of its maker.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property

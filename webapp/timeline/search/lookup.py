@@ -4,6 +4,8 @@ Analyses write `at=<lane's key>@<start in ns>` (see `analysis.links`); the timel
 `sel=<lane>.<row>.<slice>`, numbers that only the index has.
 """
 
+from __future__ import annotations
+
 from typing import Any, Literal
 from urllib.parse import parse_qsl, urlencode, urlsplit
 

@@ -2,6 +2,8 @@
 them at once, however far one is zoomed out. Exact; the names are gone through in parts.
 """
 
+from __future__ import annotations
+
 import base64
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass

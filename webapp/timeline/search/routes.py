@@ -4,6 +4,8 @@ Answers are like those of `routes`: {"error": one sentence} with 400 for what ca
 409 for the etag of another run.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import flask

@@ -1,5 +1,7 @@
 """How often each operator ran in two runs, by step, rank and thread."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 import numpy as np

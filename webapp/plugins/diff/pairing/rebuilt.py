@@ -5,6 +5,8 @@ failure, has a second model of the class, whose modules and parameters have name
 (`Sequential#2.0.weight`). The other run goes on with its first one.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -4,6 +4,8 @@ A program that puts its model into a module of its own, or calls a layer otherwi
 is in it, and the same operators of two runs would have no name in common.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial

@@ -4,6 +4,8 @@ Both runs number their steps from their own start. A run that resumes is known b
 before its first step they are, to the last bit, those of a later step of the baseline.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

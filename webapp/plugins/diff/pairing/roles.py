@@ -5,6 +5,8 @@ that the run lists. Without such groups, the first rank of one run is paired wit
 other.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """What of two runs has no partner in the other, and why: torch.compile, or another recording."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import dataclass, field
 

@@ -1,5 +1,7 @@
 """Names the lines between two modules of two runs, where the first module returns the same."""
 
+from __future__ import annotations
+
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame

@@ -1,5 +1,7 @@
 """Compares two numbers, and the statistics of two tensors."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
 

@@ -1,5 +1,7 @@
 """Operators of one thread in two runs: which belong together, and how they differ."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from dataclasses import dataclass
 

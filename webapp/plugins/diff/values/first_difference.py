@@ -1,5 +1,7 @@
 """Finds the first operator with other values in two runs, its inputs, and its origin."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from textwrap import shorten

@@ -1,5 +1,7 @@
 """The first module whose output differs, from the norms that are recorded at some steps."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

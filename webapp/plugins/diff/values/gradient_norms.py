@@ -1,5 +1,7 @@
 """Gradient norms of two runs side by side, by rank, step and parameter."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

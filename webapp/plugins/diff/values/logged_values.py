@@ -1,5 +1,7 @@
 """Values that two programs logged, and what their models returned: where these differ."""
 
+from __future__ import annotations
+
 import re
 from functools import lru_cache
 

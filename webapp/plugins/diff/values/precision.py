@@ -1,5 +1,7 @@
 """Two runs that compute in other precision: how, and which differences are rounding."""
 
+from __future__ import annotations
+
 import re
 from functools import lru_cache
 

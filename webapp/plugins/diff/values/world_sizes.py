@@ -6,6 +6,8 @@ accumulated over several backward passes of a step. What an optimizer works with
 that is compared: gradient norms, and tensors of operators inside its step.
 """
 
+from __future__ import annotations
+
 from functools import lru_cache
 from typing import Any
 
