@@ -10,7 +10,7 @@ from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
 from tests.faults import built_again, mixed_up, two_runs, two_starts, two_teachers
 from tests.faults.base import Fault, Program
-from tests.faults.inputs import first_layers, own_tensors, without_a_slope
+from tests.faults.inputs import first_layers, own_functions, own_tensors, without_a_slope
 from tests.faults.learning import (
     cut_off,
     epochs,
@@ -43,6 +43,7 @@ from tests.faults.ranks import (
     alone,
     averages,
     by_hand,
+    crossed,
     data,
     files,
     kept_models,
@@ -98,6 +99,7 @@ _ROOMS = (
     seeds_and_scales,
     frozen_heads,
     first_layers,
+    own_functions,
     own_tensors,
     without_a_slope,
     same_slices,
@@ -131,6 +133,7 @@ _ROOMS = (
     alone,
     averages,
     by_hand,
+    crossed,
     reduced,
     kept_models,
     metrics,
