@@ -10,7 +10,14 @@ from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
 from tests.faults import built_again, mixed_up, two_runs, two_starts, two_teachers
 from tests.faults.base import Fault, Program
-from tests.faults.inputs import first_layers, own_functions, own_tensors, without_a_slope
+from tests.faults.inputs import (
+    first_layers,
+    own_functions,
+    own_pairs,
+    own_tensors,
+    weighed_losses,
+    without_a_slope,
+)
 from tests.faults.learning import (
     cut_off,
     epochs,
@@ -100,7 +107,9 @@ _ROOMS = (
     frozen_heads,
     first_layers,
     own_functions,
+    own_pairs,
     own_tensors,
+    weighed_losses,
     without_a_slope,
     same_slices,
     seen_padding,

@@ -175,8 +175,8 @@ PLUGIN = Plugin(
             order=46,
             native=True,
             needs="level access; the graph of the first backward, in host memory",
-            misses="functions of which one result has a gradient of its own; gradients that no "
-            "operator wrote, as that of the loss itself; results that were saved as a whole",
+            misses="functions that hand on a gradient beside one that they compute; gradients that "
+            "no operator wrote, as that of the loss itself; results that were saved as a whole",
         ),
         Question(
             "Sums over ranks that are summed again",

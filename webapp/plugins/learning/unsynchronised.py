@@ -84,7 +84,7 @@ def _moves_parameters(run: Run, own: pd.DataFrame) -> bool:
     sizes = {int(one) for one in numbers[numbers > 1]}
     shapes = own["shapes"].map(tensor_shapes)
     fits = shapes.map(lambda found: any(prod(shape) in sizes for shape in found))
-    return own.loc[fits.astype(bool), "step"].nunique() >= _MIN_STEPS
+    return bool(own.loc[fits.astype(bool), "step"].nunique() >= _MIN_STEPS)
 
 
 def _finding(run: Run, ranks: tuple[int, ...], names: list[str], step: int) -> Finding:
