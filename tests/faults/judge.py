@@ -12,6 +12,7 @@ from tests.faults import built_again, mixed_up, two_runs, two_starts, two_teache
 from tests.faults.base import Fault, Program
 from tests.faults.inputs import (
     first_layers,
+    nested_passes,
     own_functions,
     own_pairs,
     own_tensors,
@@ -30,7 +31,6 @@ from tests.faults.learning import (
     loss_values,
     losses,
     made_in_forward,
-    nested_passes,
     no_targets,
     noise_and_pairs,
     optimizer_settings,

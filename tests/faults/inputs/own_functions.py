@@ -46,7 +46,7 @@ def swish_without_its_gradient(planted: bool) -> None:
             return x * torch.sigmoid(x)
 
         @staticmethod
-        def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:
             (x,) = ctx.saved_tensors
             gate = torch.sigmoid(x)
             slope = gate + x * gate * (1 - gate)
@@ -66,7 +66,7 @@ def surrogate_without_its_gradient(planted: bool) -> None:
             return (x > 0).to(x.dtype)
 
         @staticmethod
-        def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        def backward(ctx: Any, grad_output: torch.Tensor) -> torch.Tensor:
             (x,) = ctx.saved_tensors
             if planted:
                 return 1 / (1 + 10 * x.abs()).square()  # named
@@ -89,9 +89,7 @@ def loss_without_its_weight(planted: bool) -> None:
             return (out - target).square().mean()
 
         @staticmethod
-        def backward(  # type: ignore[override]
-            ctx: Any, grad_output: torch.Tensor
-        ) -> tuple[torch.Tensor, None]:
+        def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, None]:
             out, target = ctx.saved_tensors
             return (out - target) * (2 / out.numel()), None  # named
 
@@ -102,9 +100,7 @@ def loss_without_its_weight(planted: bool) -> None:
             return out
 
         @staticmethod
-        def backward(  # type: ignore[override]
-            ctx: Any, grad_output: torch.Tensor
-        ) -> tuple[torch.Tensor, torch.Tensor]:
+        def backward(ctx: Any, grad_output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             (penalty,) = ctx.saved_tensors
             return grad_output, torch.ones_like(penalty) * 0.01
 

@@ -16,7 +16,7 @@ _STEPS = 12
 
 
 class _Branches(nn.Module):
-    """Branches of one shape, one of which is taken."""
+    """Branches of one shape; each batch takes one."""
 
     def __init__(self, count: int) -> None:
         super().__init__()

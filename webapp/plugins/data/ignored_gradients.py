@@ -78,7 +78,7 @@ class _Pass:
         return found
 
     def _touched(self, since_ns: int, until_ns: int) -> tuple[frozenset[Tensor], frozenset[Tensor]]:
-        """Returns what is read and what is written in [since, until)."""
+        """Returns the tensors that are read, and those that are written, in [since, until)."""
         reads = self.touched.read(since_ns, until_ns)
         return frozenset(reads), frozenset(self.touched.written(since_ns, until_ns))
 

@@ -384,15 +384,6 @@ PLUGIN = Plugin(
             "keeps them",
         ),
         Question(
-            "Backward passes that go through all before them",
-            "nested_passes:nested_passes",
-            ("growth",),
-            order=193,
-            native=True,
-            needs="5 backward passes in a row that add to gradients",
-            misses="passes after the first 100 of a thread; backward on a device",
-        ),
-        Question(
             "Datasets that workers have an older copy of",
             "stale_datasets:stale_datasets",
             ("repeated_data",),

@@ -1,4 +1,4 @@
-"""Finds backward passes each of which goes through the graphs of all before it once more.
+"""Finds backward passes that each go through the graphs of all before them once more.
 
 `loss.backward(retain_graph=True)` for one window of a sequence after the other, while the state of
 a recurrence keeps its graph: pass n costs n times the first. So it is too where each position of a
@@ -74,8 +74,8 @@ def _nodes(run: Run, rank: int, thread: str) -> tuple[list[dict[str, int]], list
 
 
 def _longest(passes: list[set[int]]) -> range:
-    """The longest row of passes each of which runs again what the one before did, and more; empty
-    if one leaves out a part of that."""
+    """The longest row of passes that each run again what the one before did, and more; empty if one
+    leaves out a part of that."""
     longest, first, again = range(0), 0, set[int]()
     for number, (before, own) in enumerate(pairwise(passes), 1):
         common = before & own
