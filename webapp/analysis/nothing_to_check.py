@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN
+from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.runs.run import Run
@@ -35,8 +34,7 @@ def need_accesses(run: Run) -> None:
 
 def need_backward(run: Run) -> None:
     """Raises NotApplicable where no thread was in backward."""
-    kinds = run.events("phase", columns=["kind"])["kind"].cast(pa.string())
-    if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():
+    if _BACKWARD not in texts_of(run, "phase", "kind"):
         raise NotApplicable("record a backward pass")
 
 

@@ -18,7 +18,7 @@ from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_o
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY, READ_COLUMNS, TensorReads
@@ -34,6 +34,7 @@ _COUNTED, _MIN_CARRIED = 24, 4
 def carried_states(run: Run) -> list[Finding]:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
     need_accesses(run)
+    need_backward(run)
     return [one for rank in run.ranks if (one := _carried(run, rank)) is not None]
 
 

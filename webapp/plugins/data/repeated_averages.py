@@ -10,6 +10,7 @@ from __future__ import annotations
 from lanescope.collector.format.loop_names import GRADIENT_FACTOR
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.source_lines import writes_number
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of
@@ -30,9 +31,10 @@ _PRECISION = 1e-3
 
 def divided_again(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_gradient`, at most one. Raises NotApplicable."""
+    need_ranks(run)
     averaged = wrapped(run)
     if not any(ranks > 1 for ranks in averaged.values()):
-        raise NotApplicable("record steps of a model within DistributedDataParallel")
+        raise NotApplicable("no model is within DistributedDataParallel")
     factors = logged(run, None, GRADIENT_FACTOR)
     for rank, ranks in averaged.items():
         own = factors[factors["rank"] == rank]

@@ -22,7 +22,7 @@ from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_ranks
+from lanescope.webapp.analysis.nothing_to_check import need_backward, need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.learning.divergence_causes import wrapped
@@ -47,6 +47,7 @@ def summed_gradients(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_gradient`, one per group of replicas. Raises
     NotApplicable."""
     need_ranks(run)
+    need_backward(run)
     found = []
     for group, ranks in replicas(run).items():
         rank = ranks[0]

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import LOSS_DIVISOR, REPLICAS
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.source_lines import writes_number
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of
@@ -28,9 +29,10 @@ _BACKWARD = schema.PhaseKind.backward.name
 
 def loss_divisor(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one. Raises NotApplicable."""
+    need_ranks(run)
     replicas = logged(run, None, REPLICAS)
     if replicas.empty:
-        raise NotApplicable("record steps of a model within DistributedDataParallel")
+        raise NotApplicable("no model is within DistributedDataParallel")
     divisors = logged(run, None, LOSS_DIVISOR)
     for rank in run.ranks:
         ranks = replicas.loc[replicas["rank"] == rank, "value"].unique()

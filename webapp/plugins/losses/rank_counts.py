@@ -13,6 +13,7 @@ from lanescope.collector.format.loop_names import LOSS_COUNT
 from lanescope.collector.format.names import REPLICAS
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import loss_graph
 from lanescope.webapp.runs import units
@@ -27,10 +28,11 @@ _APART = 2
 
 def own_counts(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one. Raises NotApplicable."""
+    need_ranks(run)
     replicas = logged(run, None, REPLICAS)
     averaged = replicas.loc[replicas["value"] > 1, "rank"].unique()
     if len(averaged) < 2:
-        raise NotApplicable("record ranks of a model within DistributedDataParallel")
+        raise NotApplicable("no model is within DistributedDataParallel")
     counts = logged(run, None, LOSS_COUNT)
     table = counts[counts["rank"].isin(averaged)].pivot_table(
         index="step", columns="rank", values="value", aggfunc="first"

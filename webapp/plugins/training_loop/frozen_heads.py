@@ -13,7 +13,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, samples
 from lanescope.webapp.runs.run import Run
 
@@ -29,6 +29,7 @@ _MIN_LOADED, _MIN_STEPS = 4, 4  # parameters, and optimizer steps
 def frozen_heads(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
     need_accesses(run)
+    need_backward(run)
     return [one for rank in run.ranks if (one := _of_rank(run, rank)) is not None]
 
 

@@ -64,7 +64,7 @@ def input_scales(run: Run) -> list[Finding]:
 def divided_twice(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
     if logged(run, None, prefix=INPUT_SCALE).empty:
-        raise NotApplicable("record training steps with --level access: no model was called")
+        raise NotApplicable("record with --level access: no model has inputs of floating point")
     rows = logged(run, None, prefix=DIVIDED_TWICE)
     found = []
     for key, own in rows.groupby("rank", sort=True):
