@@ -7,9 +7,9 @@ Found where
 - their gradients differed from the first step on,
 - the ranks mean to train together: they share a DistributedSampler's order, or reduce a small value
   (the loss) in every step, and
-- in no step do they exchange half of the parameters' bytes, nor anything within forward or backward,
-  as parts of one model do, nor in each a tensor with as many numbers as a parameter, unless these
-  are gradients of different ones.
+- in no step do they exchange half of the parameters' bytes, nor anything within forward or
+  backward, as parts of one model do, nor in each a tensor with as many numbers as a parameter,
+  unless these are gradients of different ones.
 """
 
 from __future__ import annotations
