@@ -11,6 +11,7 @@ from lanescope.webapp.runs.run import Run, open_run
 from tests.faults import built_again, mixed_up, two_runs, two_starts, two_teachers
 from tests.faults.base import Fault, Program
 from tests.faults.inputs import (
+    changed_slices,
     first_layers,
     nested_passes,
     own_functions,
@@ -107,6 +108,7 @@ _ROOMS = (
     seeds_and_scales,
     frozen_heads,
     first_layers,
+    changed_slices,
     own_functions,
     own_pairs,
     own_tensors,

@@ -159,6 +159,16 @@ PLUGIN = Plugin(
             "with those of other ranks; results in which each rank puts its own part back",
         ),
         Question(
+            "Models that change their data in place",
+            "changed_inputs:changed_inputs",
+            ("inplace_modification",),
+            order=49,
+            native=True,
+            needs="level access; a model that gets slices of a tensor, and 3 epochs",
+            misses="data that the model gets as a whole; changes outside of forward; slices that "
+            "are copied",
+        ),
+        Question(
             "Tensors to be learned that no optimizer holds",
             "loose_tensors:loose_tensors",
             ("dead_parameter",),
