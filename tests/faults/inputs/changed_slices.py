@@ -43,8 +43,8 @@ def mean_taken_off_in_place(planted: bool) -> None:
 
 
 def pictures_scaled_in_place(planted: bool) -> None:
-    """A convolution gets pictures that were bytes. The twin's model scales a memory of its own, of
-    which each layer has a part."""
+    """A convolution gets pictures that were bytes. The twin's model scales the rows of a
+    memory of its own."""
 
     class Net(nn.Module):
         def __init__(self) -> None:
