@@ -13,6 +13,7 @@ from tests.faults.base import Fault, Program
 from tests.faults.inputs import (
     changed_slices,
     first_layers,
+    nearest_rows,
     nested_passes,
     own_functions,
     own_pairs,
@@ -109,6 +110,7 @@ _ROOMS = (
     frozen_heads,
     first_layers,
     changed_slices,
+    nearest_rows,
     own_functions,
     own_pairs,
     own_tensors,
