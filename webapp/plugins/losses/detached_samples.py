@@ -111,7 +111,7 @@ def _cut_lookup(ops: list[Operator], in_graph: set[int]) -> Operator | None:
     near to and what layers made of the rows are joined, as by a straight way behind a layer."""
     writer, sources, cut = dict[int, int](), list[set[int]](), None
     near = dict[int, set[int]]()  # argmin, or a lookup by it -> operators before it
-    lookup_of = dict[int, int]()  # what is made of a lookup's rows -> the lookup
+    lookup_of = dict[int, int]()  # rows, and results of them -> their lookup
     for number, op in enumerate(ops):
         own = {writer[one] for one in op.reads - op.born if one in writer}
         sources.append(own)
