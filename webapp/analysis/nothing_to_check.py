@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN
+from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN, TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import NotApplicable
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, wrapped
 from lanescope.webapp.runs.run import Run
 
 _BACKWARD = schema.PhaseKind.backward.name
@@ -46,6 +46,14 @@ def need_evaluations(run: Run) -> pd.DataFrame:
     )
 
 
+def need_models(run: Run) -> pd.DataFrame:
+    """Returns the modes of models that are trained; raises NotApplicable where none is."""
+    return need_rows(
+        logged(run, None, prefix=TRAINING_MODE),
+        "record a training step with --level access: no model was called",
+    )
+
+
 def need_loader(run: Run) -> None:
     """Raises NotApplicable where no DataLoader was iterated."""
     need_rows(
@@ -58,6 +66,16 @@ def need_ranks(run: Run) -> None:
     """Raises NotApplicable where the job has no two ranks."""
     if run.world_size < 2:
         raise NotApplicable("the job has a single rank")
+
+
+def need_wrapped(run: Run) -> dict[int, int]:
+    """Returns the ranks of `wrapped` whose gradients are averaged; raises NotApplicable where none
+    are."""
+    need_ranks(run)
+    averaged = {rank: ranks for rank, ranks in wrapped(run).items() if ranks > 1}
+    if not averaged:
+        raise NotApplicable("no model is within DistributedDataParallel")
+    return averaged
 
 
 def need_threads(run: Run) -> None:
