@@ -34,11 +34,21 @@ def equal_units(run: Run) -> list[Finding]:
         rows = logged(run, rank, prefix=EQUAL_ROWS)
         # A bound makes gradients of any layer equal.
         if len(rows) and not len(last_logged(run, rank, CLIP_VALUE)):
-            named = zip(rows["name"], rows["value"], strict=True)
-            equal = {str(name).rpartition(".")[0]: float(value) for name, value in named}
-            names = _copies(run, rank, sampled[sampled["rank"] == rank], equal)
+            own = sampled[sampled["rank"] == rank]
+            names = _copies(run, rank, own, _equal(rows, own))
             if names:
                 found.append(_finding(run, rank, int(rows["step"].iloc[0]), names))
+    return found
+
+
+def _equal(rows: pd.DataFrame, sampled: pd.DataFrame) -> dict[str, float]:
+    """Layers -> rows of a weight, where those of each of its weights are one row."""
+    counts = dict(zip(rows["name"].astype("str"), rows["value"], strict=True))
+    found = dict[str, float]()
+    for layer, names in sampled.groupby("layer", sort=False)["parameter"].unique().items():
+        own = [counts.get(str(name), 0.0) for name in names if "bias" not in str(name)]
+        if own and min(own) > 0:
+            found[str(layer)] = max(own)
     return found
 
 
