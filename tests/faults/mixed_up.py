@@ -37,15 +37,18 @@ def _fit(model: nn.Module, each: Callable[[], object] = lambda: None, rate: floa
 
 
 def average_takes_the_newest(planted: bool) -> None:
-    """Decay and its rest are exchanged in an average that is updated in place."""
+    """Decay and its rest are exchanged in an average that is updated in place; the twin blends by
+    lerp() from the parameter to its average."""
     model = mlp()
     shadow, decay = copy.deepcopy(model).requires_grad_(False), 0.99
 
     def update() -> None:
-        old, new = (1 - decay, decay) if planted else (decay, 1 - decay)
         with torch.no_grad():
             for one, other in zip(shadow.parameters(), model.parameters(), strict=True):
-                one.mul_(old).add_(other, alpha=new)  # named
+                if planted:
+                    one.mul_(1 - decay).add_(other, alpha=decay)  # named
+                else:
+                    one.copy_(other.lerp(one, decay))
 
     _fit(model, update)
 

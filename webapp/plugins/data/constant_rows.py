@@ -18,7 +18,9 @@ _MIN_GRAPHS = 4
 @each_rank_of_graphs
 def constant_rows(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `repeated_data`, at most one per rank. Raises NotApplicable."""
-    facts = [one for one in loss_facts(run, rank, DATA_ROWS) if len(one.values) >= _MIN_GRAPHS]
+    known = loss_facts(run, rank, DATA_ROWS)
+    enough = [one for one in known if len(one.values) >= _MIN_GRAPHS]
+    facts = [one for one in enough if not one.node.of_backward]  # that gets gradients
     if all(one.values.any() for one in facts):
         return None  # one sample may be repeated on purpose
     varied = {one.node.module for one in facts if not one.values.all() or one.values.nunique() > 1}

@@ -42,6 +42,7 @@ class LossNode:
     stack: int | None
     where: str | None  # file.py:12
     start_ns: int | None  # of that operator
+    of_backward: bool  # that operator ran in a backward, as that of create_graph=True
 
     @property
     def at(self) -> str:
@@ -201,13 +202,14 @@ def loss_graph(run: Run, rank: int) -> LossGraph | None:
             stack=stack,
             where=own_place(run, rank, stack),
             start_ns=None if op is None else int(op["start_ns"]),
+            of_backward=op is not None and op["phase"] == "backward",
         )
     return LossGraph(int(rows["step"].iloc[0]), instant, thread, nodes)
 
 
 def _forward(run: Run, rank: int, thread: str, before: int) -> dict[float, pd.Series]:
     """Sequence number -> the last operator with that number before an instant."""
-    columns = ["start_ns", "scope", "sequence", "name", "shapes", "stack"]
+    columns = ["start_ns", "scope", "sequence", "name", "shapes", "stack", "phase"]
     ops = to_frame(run.events("op", rank, thread, columns=columns, window=(0, before + 1)))
     ops = ops[(ops["start_ns"] < before) & (ops["scope"].astype("str") == "function")]
     made = ops.dropna(subset="sequence").drop_duplicates("sequence", keep="last")

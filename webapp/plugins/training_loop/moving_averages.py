@@ -149,10 +149,11 @@ def _averages(run: Run, rank: int) -> pd.DataFrame:
     trained = _trained(run, rank) if (ops["value"] >= _LEAST).any() else set()
     if not trained:
         return ops.assign(storage=0)[:0]
-    columns = [*_PLACE, "storage", "birth"]
+    columns = [*_PLACE, "storage", "birth", "write"]
     rows = _accesses_of(run, rank, ops, columns)
-    rows = rows[~rows["birth"]].merge(ops[_PLACE])
-    theirs = rows[rows["storage"].isin(trained)].drop_duplicates(_PLACE)
+    rows = rows[~rows["birth"]].merge(ops[[*_PLACE, "name"]])
+    starts = _is_lerp(rows) & (rows["write"] | ~rows.duplicated(_PLACE))
+    theirs = rows[rows["storage"].isin(trained) & ~starts].drop_duplicates(_PLACE)
     ops = ops.merge(theirs[[*_PLACE, "storage"]], how="left", on=_PLACE)
     ops = ops.sort_values(["thread", "start_ns"], ignore_index=True)
     return ops[_takes_most(ops)]
@@ -182,8 +183,12 @@ def _takes_most(ops: pd.DataFrame) -> pd.Series:
         near = ops.shift(distance)
         adds_up = (near["value"] + ops["value"] - 1).abs() < _ROUNDING
         other |= adds_up & (near["thread"] == ops["thread"]) & near["storage"].isna()
-    lerp = ops["name"].astype("str").str.fullmatch(_LERP.pattern)
-    return reads & (ops["value"] >= _LEAST) & (other | lerp)
+    return reads & (ops["value"] >= _LEAST) & (other | _is_lerp(ops))
+
+
+def _is_lerp(ops: pd.DataFrame) -> pd.Series:
+    """Which operators blend two tensors; the second has the weight, the first has the rest."""
+    return ops["name"].astype("str").str.fullmatch(_LERP.pattern)
 
 
 def reversed_average(run: Run) -> list[Finding]:
@@ -228,10 +233,10 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
             until = int(later[0]) if len(later) else last + 1
             part = mine.iloc[slice(*times.searchsorted((first, until)))]
             own_reads = part.loc[part["start_ns"] == op["start_ns"], "storage"]
-            reads = set(own_reads) - trained - changed
+            blends = bool(_LERP.fullmatch(str(op["name"])))
+            reads = set(own_reads.iloc[int(blends) :]) - trained - changed
             writes = set(part.loc[part["write"] & ~part["birth"], "storage"]) & trained
-            whole = len(pair) or _LERP.fullmatch(str(op["name"]))
-            if whole and len(reads) == len(writes) == 1:
+            if (len(pair) or blends) and len(reads) == len(writes) == 1:
                 found.append((own.index[place], named[reads.pop()], named[writes.pop()]))
     if not found:
         return none
