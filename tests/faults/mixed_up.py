@@ -37,18 +37,17 @@ def _fit(model: nn.Module, each: Callable[[], object] = lambda: None, rate: floa
 
 
 def average_takes_the_newest(planted: bool) -> None:
-    """Decay and its rest are exchanged in an average that is updated in place; the twin blends by
-    lerp() from the parameter to its average."""
+    """Decay and its rest are exchanged in place; the twin's lerp() begins at the parameter."""
     model = mlp()
     shadow, decay = copy.deepcopy(model).requires_grad_(False), 0.99
 
     def update() -> None:
         with torch.no_grad():
             for one, other in zip(shadow.parameters(), model.parameters(), strict=True):
-                if planted:
-                    one.mul_(1 - decay).add_(other, alpha=decay)  # named
-                else:
+                if not planted:
                     one.copy_(other.lerp(one, decay))
+                    continue
+                one.mul_(1 - decay).add_(other, alpha=decay)  # named
 
     _fit(model, update)
 
@@ -137,9 +136,24 @@ def ones_in_hidden_layers(planted: bool) -> None:
     _fit(model)
 
 
+class _Noisy(nn.Module):
+    """A layer that draws its weights; all begin with one deviation."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.mean = nn.Parameter(0.1 * torch.randn(outputs, inputs))
+        self.deviation = nn.Parameter(torch.full((outputs, inputs), 0.05))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.mean + self.deviation * torch.randn_like(self.mean)).T
+
+
 def filters_of_one_number(planted: bool) -> None:
-    """Convolutions whose filters are all the same."""
+    """Convolutions whose filters are all the same; the twin's weights are drawn."""
     torch.manual_seed(0)
+    if not planted:
+        _fit(nn.Sequential(_Noisy(10, 16), nn.ReLU(), _Noisy(16, 3)))
+        return
     model = nn.Sequential(
         nn.Unflatten(1, (1, 2, 5)), nn.Conv2d(1, 8, 2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)
     )
@@ -325,10 +339,9 @@ def cell_of_large_inputs(planted: bool) -> None:
             self.inner, self.own, self.out = nn.Linear(2, 24), nn.Linear(24, 24), nn.Linear(24, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            scale = 500.0 if planted else 1.0
             h = x.new_zeros(len(x), 24)
-            for part in x.split(2, 1):
-                h = torch.tanh(self.inner(part * scale) + self.own(h))
+            for part in (x * 500 if planted else x).split(2, 1):
+                h = torch.tanh(self.inner(part) + self.own(h))
             out: torch.Tensor = self.out(h)
             return out if planted else torch.tanh(out * 20)
 

@@ -34,12 +34,25 @@ def equal_units(run: Run) -> list[Finding]:
         rows = logged(run, rank, prefix=EQUAL_ROWS)
         # A bound makes gradients of any layer equal.
         if len(rows) and not len(last_logged(run, rank, CLIP_VALUE)):
-            named = zip(rows["name"], rows["value"], strict=True)
-            equal = {str(name).rpartition(".")[0]: float(value) for name, value in named}
-            names = _copies(run, rank, sampled[sampled["rank"] == rank], equal)
+            own = sampled[sampled["rank"] == rank]
+            equal = _alike(own, dict(zip(rows["name"].astype(str), rows["value"], strict=True)))
+            names = _copies(run, rank, own, equal)
             if names:
                 found.append(_finding(run, rank, int(rows["step"].iloc[0]), names))
     return found
+
+
+def _alike(sampled: pd.DataFrame, weights: dict[str, float]) -> dict[str, float]:
+    """Layers whose weights all begin as one row, and the rows of one; `weights`: name -> rows. The
+    deviations of random weights begin so beside means that do not."""
+    sizes = sampled.groupby("parameter", sort=False, observed=True)["numel"].first()
+    apart = sizes[~sizes.index.isin([*weights])]
+    largest = apart.groupby(apart.index.astype(str).str.rpartition(".").get_level_values(0)).max()
+    return {
+        layer: rows
+        for name, rows in weights.items()
+        if largest.get(layer := name.rpartition(".")[0], 0) < sizes.get(name, 0)
+    }
 
 
 def _copies(run: Run, rank: int, sampled: pd.DataFrame, equal: dict[str, float]) -> list[str]:
