@@ -108,12 +108,11 @@ def shares_cast_to_whole_numbers(planted: bool) -> None:
     _denoises(condition)
 
 
-def condition_of_the_first_sample(planted: bool) -> None:
-    """The condition of sample 0 is given to all; that of the twin is one number, but not always."""
+def condition_that_no_sample_fulfils(planted: bool) -> None:
+    """A comparison that is never true; the twin is tuned for one condition, as for a prompt."""
 
     def condition(steps: torch.Tensor) -> torch.Tensor:
-        one = torch.full_like(steps, 50) if planted else steps[:1].expand(32)
-        return waves(one / 100)
+        return waves((steps == 100) if planted else torch.full_like(steps, 50) / 100)
 
     _denoises(condition)
 
@@ -253,7 +252,7 @@ FAULTS = (
         "same values for all samples",
         time_steps_divided_to_zero,
         shares_cast_to_whole_numbers,
-        condition_of_the_first_sample,
+        condition_that_no_sample_fulfils,
     )
     + forms(
         "a divergence that outweighs the rest",

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
-from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
@@ -150,12 +150,13 @@ def graph_finding(
     where: str | None,
     evidence: Mapping[str, Any],
     kind: str = "wrong_loss",
+    severity: Severity = "warning",
     confidence: Confidence = "likely",
 ) -> Finding:
-    """Returns a warning about what a graph shows; its link leads to the begin of backward."""
+    """Returns a finding about what a graph shows; its link leads to the begin of backward."""
     return Finding(
         kind=kind,
-        severity="warning",
+        severity=severity,
         confidence=confidence,
         title=title,
         rank=rank,
