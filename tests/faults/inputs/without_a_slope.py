@@ -45,8 +45,7 @@ def cross_entropy_of_one_output(planted: bool) -> None:
 
 
 def softmax_module_of_one_output(planted: bool) -> None:
-    """A softmax is the last layer; that of the twin weighs the samples of bags, the first of which
-    has one."""
+    """A softmax is the last layer; that of the twin weighs the samples of bags, at first of one."""
     if planted:
         model = net(nn.Softmax(dim=1), outputs=1)
         fit(model, lambda x: F.binary_cross_entropy(model(x), label(x)))  # named
