@@ -29,9 +29,8 @@ from benchmarks.programs import (
 from benchmarks.programs.trainings import Program, Training
 from lanescope.collector import api
 from lanescope.webapp.analysis.parameter_history import gradient_rows
-from lanescope.webapp.plugins.learning.exploding import exploding
+from lanescope.webapp.plugins.learning.exploding import GROWN_BACK, LARGE, LARGE_STEPS, exploding
 from lanescope.webapp.plugins.learning.gradient_paths import growth, ways
-from lanescope.webapp.plugins.learning.large_gradients import GROWN_BACK, LARGE, LARGE_STEPS
 from lanescope.webapp.runs.run import Run, open_run
 
 LEARN = {

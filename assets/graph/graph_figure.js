@@ -6,8 +6,10 @@ import { BOX, laidOut } from "./graph_layout.js";
 
 const GAP = 16;
 const ROW = 46;
-/** Px of the page beside a drawing. */
-const EDGE = 8;
+/** Px by which the outermost boxes are wider than their places, both edges together. */
+const EDGE = 4;
+/** Px of the page beside a drawing, those of the chart's buttons among them: `margin` of charts.py. */
+const BESIDE = 36;
 
 /** What was drawn last in each chart, to be drawn again when the page has another width. */
 const latest = new Map();
@@ -23,7 +25,7 @@ addEventListener("resize", () => {
   }, 100);
 });
 
-const roomOf = (chart) => (document.getElementById(`${chart}-place`)?.parentElement.clientWidth ?? 0) - EDGE;
+const roomOf = (chart) => (document.getElementById(`${chart}-place`)?.parentElement.clientWidth ?? 0) - BESIDE;
 
 /**
  * @param {object} drawing figure, and what stands in it: `boxes` (name -> px), `edges`, `alone`
@@ -74,11 +76,11 @@ function filled({ figure, boxes, alone }, { boxes: places, lines, width, height 
   }
   const { layout } = figure;
   const top = layout.margin.t;
-  const shown = Math.max(width, room) + EDGE / 2; // the edges of the outermost boxes are whole
+  const shown = Math.max(width, room) + EDGE;
   const whole = Math.ceil(height) + top + layout.margin.b;
   Object.assign(layout, { height: whole, uirevision: `${Math.round(width)} ${Math.round(height)}` });
   layout.legend.y = 1 - 40 / whole;
   layout.xaxis.range = [(width - shown) / 2, (width + shown) / 2];
   layout.yaxis.range = [height, 0];
-  return [figure, { height: `${whole}px`, minWidth: `${Math.ceil(width) + EDGE}px` }];
+  return [figure, { height: `${whole}px`, minWidth: `${Math.ceil(width) + BESIDE}px` }];
 }

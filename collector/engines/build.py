@@ -130,7 +130,7 @@ def cached_library(
     """Returns the engine's library for a torch in the user's cache; see `ensure`."""
     compiler = find_compiler()
     make = partial(compile_library, torch, advance=advance)
-    key = _key(torch, compiler)
+    key = _named(torch, torch.version, platform.libc_ver(), compiler_identity(compiler))
     return ensure_built(key, LIBRARY, compiler, make, again=again, announce=announce)
 
 
@@ -161,11 +161,6 @@ def torch_in(folder: Path) -> Torch:
         new_abi=new_abi,
         distributed=headers.exists(),
     )
-
-
-def _key(torch: Torch, compiler: Path | None) -> str:
-    """Returns the cache key of a build, which covers all inputs of the library."""
-    return _named(torch, torch.version, platform.libc_ver(), compiler_identity(compiler))
 
 
 def prebuilt_name(torch: Torch) -> str:

@@ -30,7 +30,7 @@ from ..journal.process_journals import ThreadState
 from ..numerics.fingerprint import Fingerprint, fingerprint
 from ..numerics.host_fingerprint import Numbers, numbers_of
 from ..recorder.private_names import optional
-from ..recorder.program_modes import no_modes
+from ..recorder.program_modes import NoModes
 from ..recorder.recorder import Recorder
 from .read_plans import Argument, ReadPlan, read_plan
 from .storages import LiveStorages, is_readable
@@ -90,7 +90,7 @@ class Values:
         plan = self._plans[operator]
         if plan is None:
             return None
-        with no_modes():
+        with NoModes():
             return self._begin(OperatorReading(plan), args, kwargs, wanted)
 
     def _begin(
@@ -146,7 +146,7 @@ class Values:
         left_out: bool,
     ) -> None:
         """Reads results and changed inputs, and writes records unless the operator is left out."""
-        with no_modes():
+        with NoModes():
             self._read_results(reading, result, left_out)
             if not left_out:
                 for row in reading.rows:

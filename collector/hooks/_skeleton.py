@@ -3,7 +3,7 @@
 To observe something new:
 1. Copy this file into the folder of its kind (training, threads, collectives, ...).
 2. Replace `use_deterministic_algorithms` and its description.
-3. List its HOOK in `registry.py`, after the hooks that it needs.
+3. List its module in `registry.py`, after the hooks that it needs.
 4. Copy `tests/collector/hooks/test_skeleton.py`, which records a program with it.
 """
 

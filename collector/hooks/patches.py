@@ -35,6 +35,7 @@ class _Means:
     concurrent = False
     why = ""  # reason for having no library
     hooked: ClassVar[set[int]] = set()  # ids of functions that are hooked in place
+    stepping: ClassVar[list[Callable[[Any], None]]] = []  # called before a step of an optimizer
 
 
 def prepare(library: Path | None, failed: Callable[[BaseException], object], why: str = "") -> None:
@@ -183,8 +184,10 @@ class Patches:
 
     def before_steps(self, begin: Callable[[Any], None]) -> None:
         """Calls `begin` with the optimizer before each step of an optimizer of torch."""
-        handle = register_optimizer_step_pre_hook(lambda one, *_: _call_safely(begin, one))
-        self.also_undo(handle.remove)
+        if not _Means.stepping:
+            self.also_undo(register_optimizer_step_pre_hook(_steps).remove)
+        _Means.stepping.append(begin)
+        self.also_undo(partial(_Means.stepping.remove, begin))
 
     def also_undo(self, undo: Callable[[], object]) -> None:
         """Calls `undo` as the hooks are removed: before earlier ones, after later ones."""
@@ -233,6 +236,15 @@ def caller(depth: int = 1) -> FrameType | None:
     while frame is not None and frame.f_code.co_filename == __file__:
         frame = frame.f_back
     return frame
+
+
+def _steps(optimizer: Any, *_: Any) -> None:
+    """Tells all who listen of a step: torch takes longer to call a hook than most of them do."""
+    for begin in _Means.stepping:
+        try:
+            begin(optimizer)
+        except Exception as error:
+            _Means.failed(error)
 
 
 # Without the library ---------------------------------------------------------------------------

@@ -1,113 +1,74 @@
-"""Lists all hooks, in the order of installation: each may use objects of earlier ones."""
+"""Lists the modules of all hooks, in the order of installation: each may use objects of earlier
+ones."""
 
 from __future__ import annotations
 
-from . import cuda_graphs, exceptions, validators
-from .accesses import data_swap, external_memory, gradient_release
-from .base import Hook
-from .collectives import clocks, init_process_group, outside_groups, pending_works, ranks, rpc
-from .devices import cuda_contexts, device, streams
-from .graphs import autograd_graph, fx_graphs
-from .threads import (
-    blocked_loops,
-    conditions,
-    contexts,
-    forked_numbers,
-    futures,
-    locks,
-    queues,
-    ray_tasks,
-    sampled_lines,
-    suspended_modes,
-    sync_events,
-    threads,
-    torch_futures,
-    unfinished_work,
-)
-from .training import (
-    activations,
-    autograd,
-    batches,
-    clipping,
-    compiled,
-    data,
-    gradients,
-    made_parameters,
-    modules,
-    optimizers,
-    scaler,
-    thread_gradients,
-)
-from .training_loop import (
-    checkpoint_random_numbers,
-    left_gradients,
-    loaded_states,
-    renewed_optimizers,
-    saved_files,
-    scaled_gradients,
-    scaled_losses,
-    schedulers,
-    seeded_samples,
-    unread_settings,
-)
+from importlib import import_module
 
-BEFORE_ENGINE: tuple[Hook, ...] = (
-    modules.HOOK,
-    gradients.HOOK,
-    optimizers.HOOK,
-    activations.HOOK,
-    fx_graphs.HOOK,
-    clipping.HOOK,
-    autograd_graph.HOOK,
-    thread_gradients.HOOK,
-    scaled_losses.HOOK,
-    scaled_gradients.HOOK,
-    left_gradients.HOOK,
-    suspended_modes.HOOK,
-    autograd.HOOK,
-    batches.HOOK,
-    made_parameters.HOOK,
-    forked_numbers.HOOK,
-    seeded_samples.HOOK,
-    data.HOOK,
-    clocks.HOOK,
-    init_process_group.HOOK,
-    ranks.HOOK,
-    outside_groups.HOOK,
-    pending_works.HOOK,
-    rpc.HOOK,
-    compiled.HOOK,
-    scaler.HOOK,
-    loaded_states.HOOK,
-    schedulers.HOOK,
-    renewed_optimizers.HOOK,
-    unread_settings.HOOK,
-    checkpoint_random_numbers.HOOK,
-    saved_files.HOOK,
-    sync_events.HOOK,
-    locks.HOOK,
-    conditions.HOOK,
-    unfinished_work.HOOK,
-    queues.HOOK,
-    futures.HOOK,
-    torch_futures.HOOK,
-    blocked_loops.HOOK,
-    gradient_release.HOOK,
-    data_swap.HOOK,
-    external_memory.HOOK,
-    streams.HOOK,
-    contexts.HOOK,
-    threads.HOOK,
-    ray_tasks.HOOK,
-    sampled_lines.HOOK,
+from .base import Hook
+
+
+def _hooks(*modules: str) -> tuple[Hook, ...]:
+    return tuple(import_module(f".{one}", __package__).HOOK for one in modules)
+
+
+BEFORE_ENGINE = _hooks(
+    "training.modules",
+    "training.gradients",
+    "training.optimizers",
+    "training.activations",
+    "graphs.fx_graphs",
+    "training.clipping",
+    "graphs.autograd_graph",
+    "training.thread_gradients",
+    "training_loop.scaled_losses",
+    "training_loop.scaled_gradients",
+    "training_loop.left_gradients",
+    "threads.suspended_modes",
+    "training.autograd",
+    "training.batches",
+    "training.made_parameters",
+    "threads.forked_numbers",
+    "training_loop.seeded_samples",
+    "training.data",
+    "collectives.clocks",
+    "collectives.init_process_group",
+    "collectives.ranks",
+    "collectives.outside_groups",
+    "collectives.pending_works",
+    "collectives.rpc",
+    "training.compiled",
+    "training.scaler",
+    "training_loop.loaded_states",
+    "training_loop.schedulers",
+    "training_loop.renewed_optimizers",
+    "training_loop.unread_settings",
+    "training_loop.checkpoint_random_numbers",
+    "training_loop.saved_files",
+    "threads.sync_events",
+    "threads.locks",
+    "threads.conditions",
+    "threads.unfinished_work",
+    "threads.queues",
+    "threads.futures",
+    "threads.torch_futures",
+    "threads.blocked_loops",
+    "accesses.gradient_release",
+    "accesses.data_swap",
+    "accesses.external_memory",
+    "devices.streams",
+    "threads.contexts",
+    "threads.threads",
+    "threads.ray_tasks",
+    "threads.sampled_lines",
 )
 """Before the engine records: its first operator needs the names of modules."""
 
-WITH_ENGINE: tuple[Hook, ...] = (
-    validators.HOOK,
-    cuda_contexts.HOOK,
-    cuda_graphs.HOOK,
-    device.HOOK,
-    exceptions.HOOK,
+WITH_ENGINE = _hooks(
+    "validators",
+    "devices.cuda_contexts",
+    "cuda_graphs",
+    "devices.device",
+    "exceptions",
 )
 """Once the engine records: attaching a validator may run operators."""

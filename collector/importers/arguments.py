@@ -137,7 +137,8 @@ def joined_texts(raw: Sequence[bytes | Raw]) -> bytes:
     whole = b"\0".join(raw)
     if whole.count(0) >= len(raw):  # a damaged file
         whole = b"\0".join([bytes(one).replace(b"\0", b"") for one in raw])
-    return whole.translate(None, b"\r\n") if b"\n" in whole else whole
+    # Lines are long: to look for their ends takes a third of what `translate` does.
+    return whole.replace(b"\n", b"").replace(b"\r", b"") if b"\n" in whole else whole
 
 
 def merged(first: bytes, second: bytes) -> bytes:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .chrome_trace.segments import read_in_segments
 from .formats import read_file
 from .import_limits import ImportRejected
 from .spill import Trace
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 
 def read_files(paths: Sequence[Path], folder: Path, workers: Executor | None) -> list[Trace]:

@@ -10,9 +10,8 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..compaction import manifest as manifests
 from ..compaction.catalogue import write_catalogue
@@ -37,6 +36,9 @@ from .threads import map_threads
 from .timestamps import MAX_NS
 from .worker_slices import by_rank, take_steps
 from .workers import NO_FIELDS, Fields, chosen_workers, merged_workers
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
 _MAX_RANKS = 1_000_000

@@ -67,7 +67,7 @@ _PACKED = tuple(
 def fingerprint(tensor: torch.Tensor) -> Fingerprint:
     """Computes the fingerprint of a tensor that `can_read`, without waiting for its device."""
     flat = logical_order(tensor)
-    values = _parts(flat)
+    values = torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
     nan = inf = zeros = total = squares = _zero(values, torch.float64)
     low = torch.full((), torch.inf, dtype=torch.float64, device=values.device)
     high = -low
@@ -106,10 +106,6 @@ def hash_of(tensor: torch.Tensor) -> torch.Tensor:
 def logical_order(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the elements in logical order, 1-dimensional, conjugated and negated as needed."""
     return tensor.detach().resolve_conj().resolve_neg().contiguous().view(-1)
-
-
-def _parts(flat: torch.Tensor) -> torch.Tensor:
-    return torch.view_as_real(flat).view(-1) if flat.is_complex() else flat
 
 
 def _hash(flat: torch.Tensor) -> torch.Tensor:

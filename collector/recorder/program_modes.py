@@ -7,8 +7,8 @@ decide where the recorder's tensors are; a `TorchDispatchMode` would see its ope
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from functools import cache
+from types import TracebackType
 from typing import Any
 
 from .private_names import optional
@@ -26,13 +26,31 @@ def _torch() -> tuple[Any, Any, Any]:
     )
 
 
-@contextlib.contextmanager
-def no_modes() -> Iterator[None]:
-    """Runs its body as if the program had entered no mode of torch on this thread."""
-    functions, entered, dispatch = _torch()
-    with functions():
-        if not entered():
-            yield
-            return
-        with dispatch():
-            yield
+class NoModes:
+    """Runs its block as if the program had entered no mode of torch on this thread."""
+
+    __slots__ = ("_dispatch", "_functions")
+
+    def __enter__(self) -> None:
+        functions, entered, dispatch = _torch()
+        self._dispatch = dispatch() if entered() else None
+        self._functions = functions()
+        self._functions.__enter__()
+        if self._dispatch is not None:
+            try:
+                self._dispatch.__enter__()
+            except BaseException:
+                self._functions.__exit__(None, None, None)
+                raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            if self._dispatch is not None:
+                self._dispatch.__exit__(kind, error, trace)
+        finally:
+            self._functions.__exit__(kind, error, trace)

@@ -25,8 +25,8 @@ from ..journal.process_journals import MAIN_ORDINAL, JournalStore, ThreadState
 from .code_in_memory import write_sources
 from .disk_bound import DiskBound
 from .messages import say
+from .own_work import Contained, OwnTorch
 from .private_names import missing_names
-from .program_modes import no_modes
 from .thread_names import RUNNING, system_thread_name
 from .versions import untested
 
@@ -348,23 +348,15 @@ class Recorder:
         finally:
             state.busy = before
 
-    @contextlib.contextmanager
-    def own_torch(self) -> Iterator[None]:
+    def own_torch(self) -> OwnTorch:
         """Runs the recorder's own use of torch: not recorded, without the program's modes."""
-        with self.suppress_recording(), no_modes():
-            began = clock.now()
-            yield
-            self.own_work.append((self.thread().ordinal, began, clock.now()))
+        return OwnTorch(self.thread(), self.own_work.append)
 
     # failures ------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def contain_errors(self) -> Iterator[None]:
+    def contain_errors(self) -> Contained:
         """Contains exceptions of the recorder's own work within a call of the program."""
-        try:
-            yield
-        except Exception as error:
-            self.failed(error)
+        return Contained(self.failed)
 
     def failed(self, error: BaseException) -> None:
         """Counts an exception of the recorder and warns once.

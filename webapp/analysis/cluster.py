@@ -148,6 +148,36 @@ def per_rank(ask: Callable[[Run, int], T]) -> Callable[[Run, int], T]:
     return answer
 
 
+def found_in_parts(
+    parts: Callable[[Run], Iterable[tuple[Any, ...]]],
+) -> Callable[[Callable[..., T | None]], Callable[[Run], list[T]]]:
+    """Turns a question about a run and a part of it into one about the run; `parts` raises where
+    the run does not hold what it needs."""
+
+    def of_question(ask: Callable[..., T | None]) -> Callable[[Run], list[T]]:
+        @functools.wraps(ask)
+        def of_run(run: Run) -> list[T]:
+            return [one for part in parts(run) if (one := ask(run, *part)) is not None]
+
+        return of_run
+
+    return of_question
+
+
+def found_per_rank(
+    *needs: Callable[[Run], object], ahead: bool = True
+) -> Callable[[Callable[[Run, int], T | None]], Callable[[Run], list[T]]]:
+    """Turns a question about a rank into one about a run; `needs` raise where the run does not hold
+    what it needs. `ahead`: workers may answer it, see `per_rank`."""
+
+    def parts(run: Run) -> Iterable[tuple[int]]:
+        for need in needs:
+            need(run)
+        return ((rank,) for rank in run.ranks)
+
+    return lambda ask: found_in_parts(parts)(per_rank(ask) if ahead else ask)
+
+
 def ask_ahead(run: Run, executor: Executor | None) -> None:
     """Has workers answer everything that `per_rank` marks, one task a rank; None: no worker does.
 

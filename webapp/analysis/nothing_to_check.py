@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN
+from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN, TRAINING_MODE
+from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import NotApplicable
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, wrapped
 from lanescope.webapp.runs.run import Run
 
 _BACKWARD = schema.PhaseKind.backward.name
@@ -35,8 +34,7 @@ def need_accesses(run: Run) -> None:
 
 def need_backward(run: Run) -> None:
     """Raises NotApplicable where no thread was in backward."""
-    kinds = run.events("phase", columns=["kind"])["kind"].cast(pa.string())
-    if not pc.any(pc.equal(kinds, _BACKWARD)).as_py():
+    if _BACKWARD not in texts_of(run, "phase", "kind"):
         raise NotApplicable("record a backward pass")
 
 
@@ -45,6 +43,14 @@ def need_evaluations(run: Run) -> pd.DataFrame:
     return need_rows(
         logged(run, None, prefix=EVALUATION_MODE),
         "record an evaluation without gradients, with --level access",
+    )
+
+
+def need_models(run: Run) -> pd.DataFrame:
+    """Returns the modes of models that are trained; raises NotApplicable where none is."""
+    return need_rows(
+        logged(run, None, prefix=TRAINING_MODE),
+        "record a training step with --level access: no model was called",
     )
 
 
@@ -60,6 +66,16 @@ def need_ranks(run: Run) -> None:
     """Raises NotApplicable where the job has no two ranks."""
     if run.world_size < 2:
         raise NotApplicable("the job has a single rank")
+
+
+def need_wrapped(run: Run) -> dict[int, int]:
+    """Returns the ranks of `wrapped` whose gradients are averaged; raises NotApplicable where none
+    are."""
+    need_ranks(run)
+    averaged = {rank: ranks for rank, ranks in wrapped(run).items() if ranks > 1}
+    if not averaged:
+        raise NotApplicable("no model is within DistributedDataParallel")
+    return averaged
 
 
 def need_threads(run: Run) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from lanescope.collector.format.names import CLIP_NORM
+from lanescope.collector.format.names import CLIP_NORM, REPLICAS
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.runs.run import Run
@@ -267,6 +267,13 @@ def _no_rows(columns: pa.Schema) -> pd.DataFrame:
 def last_logged(run: Run, rank: int, name: str) -> pd.Series:
     """Returns the last value of each step, by step. Callers must not change it."""
     return logged(run, rank, name).groupby("step")["value"].last()
+
+
+@lru_cache(maxsize=4)
+def wrapped(run: Run) -> dict[int, int]:
+    """Returns ranks that called a DistributedDataParallel -> between how many ranks it reduces."""
+    rows = logged(run, None, REPLICAS)
+    return {int(rank): int(own["value"].max()) for rank, own in rows.groupby("rank")}
 
 
 def clip_place(run: Run, rank: int) -> str | None:

@@ -12,6 +12,7 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import accumulate
 from typing import Any, Literal
 
 PACKAGE = "lanescope.webapp.plugins"
@@ -41,7 +42,7 @@ class Question:
     text: str
     find: str
     kinds: tuple[str, ...]  # of its findings
-    order: int  # in every list of questions
+    order: int = 0  # in every list of questions; without, that of the question before
     area: str = ""  # under which the first page lists it; without, that of the plugin
     recorded: bool = True  # needs what only a recording holds, no imported trace
     native: bool = False  # needs what the native engine records and the portable one does not
@@ -174,6 +175,10 @@ def _located(folder: str, record: Plugin) -> Plugin:
     def all_at(entries: Mapping[str, str]) -> dict[str, str]:
         return {name: at(entry) for name, entry in entries.items()}
 
+    def placed(last: int, own: int) -> int:
+        return own or last
+
+    orders = accumulate((one.order for one in record.questions), placed)
     return replace(
         record,
         kinds=tuple(
@@ -181,8 +186,8 @@ def _located(folder: str, record: Plugin) -> Plugin:
             for one in record.kinds
         ),
         questions=tuple(
-            replace(one, find=at(one.find), area=one.area or record.area)
-            for one in record.questions
+            replace(one, find=at(one.find), order=order, area=one.area or record.area)
+            for one, order in zip(record.questions, orders, strict=True)
         ),
         tables=all_at(record.tables),
         changes=all_at(record.changes),

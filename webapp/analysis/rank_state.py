@@ -127,7 +127,7 @@ def _standing(run: Run, rank: int) -> RankState:
     ending, crashed = endings(run)[rank], _crashed_thread(run, rank)
     dump = _dump(run, rank, since) if crashed in (None, main) else None  # of another thread
     thread = crashed or ((dump["thread"] or main) if dump else main)
-    doing, where = _doing(run, rank, dump)
+    doing, where = doing_in(run, rank, dump) if dump is not None else _last_seen(run, rank)
     if ending.how == "raised" or (ending.how == "gave up" and not dump):
         doing, where = ending.words, ending.where or where
     elif ending.how in ("exit", "left"):
@@ -161,10 +161,6 @@ def _how_it_ended(run: Run, rank: int, ending: Ending, since: int) -> str:
     if gone > GONE_NS:
         said += f", last seen {units.duration(gone)} before the recording ended"
     return said
-
-
-def _doing(run: Run, rank: int, dump: Mapping[str, Any] | None) -> tuple[str, str | None]:
-    return doing_in(run, rank, dump) if dump is not None else _last_seen(run, rank)
 
 
 def doing_in(run: Run, rank: int, dump: Mapping[str, Any]) -> tuple[str, str | None]:

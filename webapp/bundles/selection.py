@@ -170,7 +170,7 @@ class Contents:
             return self._threads(part.rank, rows)
         if not {"start_ns", "time_ns"} & set(rows.column_names):
             return rows
-        own = part.thread in self._own(part.rank)
+        own = part.thread in {t.thread for t in self.run.threads_of(part.rank) if t.role == "rank"}
         if own and "step" in rows.column_names:
             step = rows["step"].to_numpy()
             kept = rows.filter(pa.array((step >= self.steps[0]) & (step < self.steps[1])))
@@ -181,9 +181,6 @@ class Contents:
             before = self._spans.get((part.rank, part.thread), (low, high))
             self._spans[part.rank, part.thread] = min(low, before[0]), max(high, before[1])
         return kept
-
-    def _own(self, rank: int) -> set[str]:
-        return {t.thread for t in self.run.threads_of(rank) if t.role == "rank"}
 
     def _inside(self, part: Part, rows: pa.Table) -> BoolArray:
         """Which rows begin in the time of the wanted steps of their rank."""

@@ -95,6 +95,9 @@ def check(
 _MAX_QUESTIONS = 4
 """Not checked for one reason, that are named one by one."""
 
+_ADVICE = "record "
+"""How a reason begins that says what to record; others say what the run does not have."""
+
 
 def _show(report: Report, console: Console) -> None:
     """Prints checks, what was not checked, and last, where the eye rests, the findings."""
@@ -108,10 +111,19 @@ def _show(report: Report, console: Console) -> None:
     for name, value in report.metrics.items():
         if name not in done:
             console.print(Text(f"   -    {name}: {_measured(value)}", style="dim"))
+    absent = {}
     for reason, questions in report.unanswered.items():
+        if not reason.startswith(_ADVICE):
+            absent[reason] = len(questions)
+            continue
         shown, more = questions[:_MAX_QUESTIONS], len(questions) - _MAX_QUESTIONS
         shown = [*shown, f"and {more} more (--json lists all)"] if more > 1 else questions
         words = f"   -    not checked ({reason}): {'; '.join(shown)}"
+        console.print(Text(units.printable(words), style="dim"))
+    if absent:
+        most = sorted(absent.items(), key=lambda item: -item[1])
+        reasons = "; ".join(f"{why} ({number})" if number > 1 else why for why, number in most)
+        words = f"   -    {units.count(sum(absent.values()))} do not apply: {reasons}"
         console.print(Text(units.printable(words), style="dim"))
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")

@@ -1,8 +1,11 @@
-"""`lanescope view`: serves the page of a run on this machine."""
+"""`lanescope view`: serves the page of a run on this machine: of the one that is named, the newest
+one, or one that is chosen of a folder."""
 
 from __future__ import annotations
 
 import atexit
+import datetime
+import json
 import os
 import signal
 import socket
@@ -10,24 +13,29 @@ import sys
 import webbrowser
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
+from lanescope.collector.format.file_names import MANIFEST
 from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.check_limits import Settings, load_settings
 from lanescope.webapp.analysis.cluster import ask_ahead
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
-from lanescope.webapp.commands.choose_run import chosen_run
 from lanescope.webapp.commands.run_argument import (
     next_command,
     run_argument,
     run_option,
     settings_option,
 )
+from lanescope.webapp.plugins.diff.repeats import FILE as REPETITION
 from lanescope.webapp.plugins.diff.repeats import repetition_in
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
@@ -40,6 +48,11 @@ from lanescope.webapp.server.live_run import Following
 from lanescope.webapp.server.request_queues import Queues
 from lanescope.webapp.timeline.timeline import Timeline
 from lanescope.webapp.ui.examination import Examination, check_apart, is_long
+
+_FOLDER = "runs"
+"""Where `lanescope record` puts runs by default."""
+
+_SHOWN = 20
 
 
 @click.command()
@@ -205,3 +218,88 @@ def _app(
     following = Following(index, make, settings)
     following.start()
     return following
+
+
+@dataclass(frozen=True)
+class Known:
+    """A run in a folder, as far as it is known without opening it."""
+
+    path: Path
+    changed: float  # Unix time, seconds
+
+    @property
+    def about(self) -> str:
+        """Ranks and command, from the manifest; empty for a bundle and an unreadable manifest."""
+        try:
+            manifest = json.loads((self.path / MANIFEST).read_bytes())
+            command = " ".join(map(str, manifest["command"]))
+            return f"{units.counted(int(manifest['world_size']), 'rank')}, {command}"
+        except (OSError, ValueError, LookupError, TypeError):
+            return ""
+
+
+def runs_in(folder: Path) -> list[Known]:
+    """Returns the runs, bundles and repetitions right below a folder, the newest first."""
+    found = []
+    for path in _entries(folder):
+        file = next(
+            (path / name for name in (MANIFEST, REPETITION) if (path / name).is_file()), None
+        )
+        if file is None and path.suffix == ".lanes" and path.is_file():
+            file = path
+        if file is not None:
+            found.append(Known(path, file.stat().st_mtime))
+    return sorted(found, key=lambda one: (-one.changed, one.path))
+
+
+def chosen_run(given: str | None) -> str:
+    """Returns the run to show: the given one, the newest below `runs`, or one chosen of a folder.
+
+    RunError without any, and for a folder of several runs unless standard input is a terminal.
+    """
+    if given is None:
+        known = runs_in(Path(_FOLDER))
+        if not known:
+            raise RunError(
+                f"there is no run in ./{_FOLDER}; name one, or record one with: "
+                "lanescope record -- COMMAND"
+            )
+        click.echo(f"lanescope: the newest run, {units.printable(str(known[0].path))}", err=True)
+        return str(known[0].path)
+    folder = Path(given)
+    if not os.path.isdir(folder) or any((folder / n).exists() for n in (MANIFEST, REPETITION)):
+        return given
+    known = runs_in(folder)
+    return str(_asked(folder, known)) if known else given  # opening it says what is wrong
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _asked(folder: Path, known: list[Known]) -> Path:
+    """Lists the runs and asks for one of them."""
+    if len(known) == 1:
+        return known[0].path
+    console = Console(stderr=True, highlight=False)
+    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for name in ("", "run", "changed", "of"):
+        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    for number, one in enumerate(known[:_SHOWN], 1):
+        when = datetime.datetime.fromtimestamp(one.changed)
+        texts = (str(number), one.path.name, f"{when:%Y-%m-%d %H:%M}", one.about)
+        table.add_row(*(Text(units.printable(text)) for text in texts))
+    console.print(table)
+    if len(known) > _SHOWN:
+        console.print(Text(f"and {units.count(len(known) - _SHOWN)} older ones"))
+    if not sys.stdin.isatty():
+        raise RunError(
+            f"{folder} holds {len(known)} runs; name one of them, as in: "
+            f"lanescope view {known[0].path}"
+        )
+    among = click.IntRange(1, min(_SHOWN, len(known)))
+    number = click.prompt("Which run?", type=among, default=1, err=True)
+    return known[int(number) - 1].path

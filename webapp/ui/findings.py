@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,7 +47,7 @@ def _card(context: Context, finding: Finding, here: str, position: int) -> Compo
     tone = TONES[finding.severity]
     words = [
         html.Div([html.Span(fact) for fact in facts], className="facts"),
-        html.P(widgets.with_micro(finding.title)),
+        _words(finding.title),
         *[source.opened_by(one["where"], one) for one in finding.source],
         html.Div(
             [
@@ -67,6 +68,16 @@ def _card(context: Context, finding: Finding, here: str, position: int) -> Compo
     if drawn is None:
         return html.Li(words, className=f"finding {tone}".strip())
     return html.Li([html.Div(words), drawn], className=f"finding with-picture {tone}".strip())
+
+
+def _words(title: str) -> Component:
+    """What a finding says: its first sentence, which says what is wrong, stands out."""
+    what, *rest = _SENTENCES.split(widgets.with_micro(title), maxsplit=1)
+    return html.P([html.B(what), *[f" {one}" for one in rest]])
+
+
+_SENTENCES = re.compile(r"(?<=[^\s.][.?!])(?<!\.[a-z]\.) (?=[A-Z])")
+"""Between two sentences: no full stop of an abbreviation."""
 
 
 def _picture(context: Context, finding: Finding) -> Component | None:

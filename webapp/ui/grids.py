@@ -96,7 +96,7 @@ def in_unit(title: str, values: Iterable[float | None], base: str = "ns") -> tup
     unit, texts = units.in_one_unit(values, base)
     if not any(text != units.NO_VALUE for text in texts):
         return title, texts
-    return f"{title}, {with_micro(f' {unit}').strip()}", texts
+    return f"{title}, {with_micro(unit)}", texts
 
 
 def before_and_now(
@@ -108,7 +108,7 @@ def before_and_now(
     found, texts = units.in_one_unit([*before, *now, *change], unit)
     count = len(before)
     minus = [text.replace("-", "\N{MINUS SIGN}") for text in texts[2 * count :]]
-    shown = with_micro(f" {found}").strip()
+    shown = with_micro(found)
     titles = (f"baseline, {shown}", f"run, {shown}", f"change, {shown}")
     return titles, [*zip(texts[:count], texts[count : 2 * count], minus, strict=True)]
 

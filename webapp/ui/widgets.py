@@ -34,8 +34,11 @@ def duration_text(ns: float) -> str:
 
 
 def with_micro(text: str) -> str:
-    """Returns the text with the micro sign in its durations."""
-    return text.replace(" us", " \N{MICRO SIGN}s")
+    """Returns a unit, or a text with durations in it, with the micro sign."""
+    return _MICROSECONDS.sub("\N{MICRO SIGN}s", text)
+
+
+_MICROSECONDS = re.compile(r"^us$|(?<=\d )us\b")
 
 
 def breakable(content: Any) -> Any:

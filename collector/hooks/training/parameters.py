@@ -14,25 +14,30 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 
 from ...format.record_kinds import GradientScope, SampleRecord
 from ...journal import clock
-from ...journal.journal import RecordKind, float_bits
+from ...journal.journal import RecordKind
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from .device_readback import DeviceReadback
 from .norms import Alike, Norms, alike, has_norm
 from .optimizer_parameters import (
     PLAIN,
+    RECORD_TYPE,
     OptimizerParameters,
     ParameterGroup,
     ParameterInfo,
     local_part,
 )
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 ELEMENTS = 4096
 """Elements of a parameter at which its change is measured."""
@@ -251,44 +256,46 @@ class Parameters:
         sample.deliver(self._readback, self._write)
 
     def _write(self, sample: Sample) -> None:
-        recorder = self._recorder
-        state = recorder.thread()
-        for row in sample.rows:
-            if not row.readable:
-                continue
-            known, (norm, maximum, nonzero, own, change) = row.known, row.numbers
-            place: dict[str, Any] = {
-                "name": known.name,
-                "start": sample.instant,
-                "step": sample.step,
-                "aux": sample.aux,
-            }
-            scope = GradientScope.SAMPLE | row.scope
-            gone = GradientScope.NONE if norm is None else 0
-            pairs: list[tuple[SampleRecord, int, int, int]] = [
-                (SampleRecord.gradient, float_bits(norm or 0.0), known.numel, known.signature)
-            ]
-            if maximum is not None and nonzero is not None and known.numel:
-                zeros = 1 - nonzero / known.numel
-                pairs.append((SampleRecord.spread, float_bits(maximum), float_bits(zeros), 0))
-            if own is not None:
-                pairs.append((SampleRecord.parameter, float_bits(own), known.whole_numel, 0))
-            if sample.rule:
-                rate, decay = float_bits(row.lr), float_bits(row.weight_decay)
-                pairs.append((SampleRecord.rule, rate, decay, sample.rule))
-            if change is not None:
-                pairs.append((SampleRecord.change, float_bits(change), 0, 0))
-            for part, first, second, signature in pairs:
-                recorder.put(
-                    state,
-                    RecordKind.GRADIENT,
-                    scope=scope | gone,
-                    depth=part,
-                    sequence=first,
-                    extra=second,
-                    signature=signature,
-                    **place,
-                )
+        rows = [row for row in sample.rows if row.readable]
+        if rows:
+            self._recorder.put_all(self._recorder.thread(), _records(sample, rows))
+
+
+def _records(sample: Sample, rows: Sequence[_Row]) -> NDArray[np.void]:
+    """Returns the records of each row, one row after the other. A call per record would take most
+    of the time of a sample."""
+    numbers = np.array([row.numbers for row in rows], np.float64)  # None becomes NaN
+    given = np.array([[one is not None for one in row.numbers] for row in rows])
+    numel = np.array([row.known.numel for row in rows])
+    found = np.zeros((len(rows), len(SampleRecord)), RECORD_TYPE)
+    there = np.zeros(found.shape, bool)
+
+    def put(part: SampleRecord, first: Any, second: Any, which: Any, signature: Any = 0) -> None:
+        own = found[:, part]
+        own["depth"], own["signature"], there[:, part] = part, signature, which
+        own["sequence"], own["extra"] = _bits(first), second
+
+    norms = np.where(given[:, _NORM], numbers[:, _NORM], 0.0)
+    put(SampleRecord.gradient, norms, numel, True, [row.known.signature for row in rows])
+    zeros = 1 - numbers[:, _NONZERO] / np.maximum(numel, 1)
+    spread = given[:, _MAXIMUM] & given[:, _NONZERO] & (numel > 0)
+    put(SampleRecord.spread, numbers[:, _MAXIMUM], _bits(zeros), spread)
+    whole = [row.known.whole_numel for row in rows]
+    put(SampleRecord.parameter, numbers[:, _OWN], whole, given[:, _OWN])
+    rates, decays = ([getattr(row, name) for row in rows] for name in ("lr", "weight_decay"))
+    put(SampleRecord.rule, rates, _bits(decays), bool(sample.rule), sample.rule)
+    put(SampleRecord.change, numbers[:, _CHANGE], 0, given[:, _CHANGE])
+    found["kind"], found["start"] = RecordKind.GRADIENT, sample.instant
+    found["step"], found["aux"] = sample.step, sample.aux
+    found["name"] = [[row.known.name] for row in rows]
+    scopes = np.array([row.scope for row in rows]) | int(GradientScope.SAMPLE)
+    found["scope"] = (scopes | np.where(given[:, _NORM], 0, int(GradientScope.NONE)))[:, None]
+    records: NDArray[np.void] = found[there]
+    return records
+
+
+def _bits(numbers: Any) -> NDArray[np.int64]:
+    return np.asarray(numbers, np.float64).view(np.int64)
 
 
 def is_sampled(step: int, every: int) -> bool:

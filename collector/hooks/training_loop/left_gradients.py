@@ -85,6 +85,11 @@ class LeftGradients:
 
     def steps(self, optimizer: Optimizer) -> None:
         """Looks at an optimizer that steps."""
+        only = self._held.get(optimizer) if len(self._held) == 1 else None
+        if only is not None:  # no other one has a loss
+            only.forget()
+            self._threads.trains()
+            return
         with self._threads.alone() as alone:
             if alone:
                 self._steps_alone(optimizer)

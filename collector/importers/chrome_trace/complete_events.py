@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ...format.names import ON_DEVICE
 from ...format.record_kinds import PhaseKind
 from ..arguments import joined_texts
-from ..events import Args, TraceEvent, decode_args
+from ..events import Args, Label, TraceEvent, decode_args
 from ..import_limits import MAX_COLLECTIVES, MAX_INPUT_SIGNATURES, MAX_SIGNATURE_CHARS
 from ..kineto import (
     COLLECTIVE_PREFIXES,
@@ -88,7 +88,7 @@ class CompleteEvents:
         texts = joined_texts(raw)
         if category in WITH_ARGS or kind == LAUNCHING_SLICE:
             args = decode_args(raw, texts)
-            self._describe(rows, args, kind)
+            self._describe(rows, args, kind, shapes=_has_shapes(texts))
         rows["lane"] = self._lanes(category, group, args)
         trace.arguments.add(rows, texts)
         if [event.bind_id for event in group].count(None) < len(group):
@@ -105,17 +105,27 @@ class CompleteEvents:
     ) -> NDArray[np.uint32]:
         pids, tids = [event.pid for event in group], [event.tid for event in group]
         if args is None or category not in ON_DEVICE:
-            keys = zip(pids, tids, repeat(on_stream(category), len(group)), strict=True)
-            return _numbers(self._trace.lanes, keys, len(group))
+            return self._threads(pids, tids, on_stream=on_stream(category))
         places = [one.device for one in args], [one.stream for one in args]
         return _numbers(self._streams, zip(pids, tids, *places, strict=True), len(group))
 
-    def _describe(self, rows: StructArray, args: list[Args], kind: int) -> None:
-        """Fills in the columns that come from arguments."""
+    def _threads(
+        self, pids: list[Label], tids: list[Label], *, on_stream: bool
+    ) -> NDArray[np.uint32]:
+        """Returns the number of each lane; those of one process are known by their threads."""
+        lanes = self._trace.lanes
+        if pids.count(pids[0]) < len(pids):
+            return _numbers(lanes, zip(pids, tids, repeat(on_stream)), len(pids))
+        known = {tid: lanes[pids[0], tid, on_stream] for tid in dict.fromkeys(tids)}
+        return _numbers(known, tids, len(tids))
+
+    def _describe(self, rows: StructArray, args: list[Args], kind: int, *, shapes: bool) -> None:
+        """Fills in the columns that come from arguments; `shapes`: whether some have any."""
         if kind not in (FUNCTION_SLICE, USER_SLICE):
             rows["correlation"] = _integers([one.correlation for one in args])
             return
-        rows["signature"] = self._signatures.of(args)
+        if shapes:
+            rows["signature"] = self._signatures.of(args)
         if kind == FUNCTION_SLICE:
             rows["sequence"] = _integers([one.sequence for one in args])
             forward = np.fromiter([one.forward_thread > 0 for one in args], np.intp, len(args))
@@ -235,6 +245,11 @@ class _Signatures(dict[tuple[bytes, ...], int]):
         if len(self) < MAX_INPUT_SIGNATURES:
             self[key] = number
         return number
+
+
+def _has_shapes(texts: bytes) -> bool:
+    """Returns whether arguments may have what signatures are made of, which many traces lack."""
+    return b"Input " in texts or b"\\u" in texts
 
 
 def _numbers(known: dict[Any, int], keys: Iterable[Any], count: int = -1) -> NDArray[np.uint32]:

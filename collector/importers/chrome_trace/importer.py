@@ -170,15 +170,12 @@ class EventReader:
 def _grouped(events: list[TraceEvent]) -> Iterable[tuple[tuple[str, str], list[TraceEvent]]]:
     """Returns events that are handled together, with their phase and category."""
     groups = _Groups()
-    slices: dict[Label, Callable[[TraceEvent], None]] = {}
+    slices = _Slices(groups)
     for event in events:
-        if event.ph != "X":
-            groups[event.ph, event.cat](event)
-        elif (add := slices.get(event.cat)) is not None:
-            add(event)
-        else:
-            slices[event.cat] = groups["X", event.cat]
+        if event.ph == "X":
             slices[event.cat](event)
+        else:
+            groups[event.ph, event.cat](event)
     return groups.found.items()
 
 
@@ -198,4 +195,16 @@ class _Groups(dict[tuple[str, Label], Callable[[TraceEvent], None]]):
         else:
             group = _TOGETHER.get(phase, phase), ""
         self[key] = add = self.found.setdefault(group, []).append
+        return add
+
+
+class _Slices(dict[Label, Callable[[TraceEvent], None]]):
+    """Adds a complete event, of which there are most, by its category alone."""
+
+    def __init__(self, groups: _Groups) -> None:
+        super().__init__()
+        self._groups = groups
+
+    def __missing__(self, category: Label) -> Callable[[TraceEvent], None]:
+        self[category] = add = self._groups["X", category]
         return add

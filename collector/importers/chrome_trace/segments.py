@@ -10,10 +10,10 @@ from __future__ import annotations
 import gc
 from codecs import BOM_UTF8
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...format.names import ANY_TOOL
 from ..decompress import BLOCK_BYTES
@@ -22,6 +22,9 @@ from ..import_limits import ImportRejected
 from ..json_stream import BETWEEN, EVENTS, Document
 from ..spill import Trace
 from .importer import EventReader
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
 
 MIN_BYTES = 64 << 20
 """Of a part: a worker takes half a second to start, in which it could have read half of that."""

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from lanescope.collector.compaction import manifest as manifests
-from lanescope.collector.compaction.clock_causality import Bounds, Contradiction, refined
 from lanescope.collector.compaction.clock_fit import UNMEASURED_DRIFT_PPB, Fit
+from lanescope.collector.compaction.clock_refine import Bounds, Contradiction, refined
 from lanescope.collector.compaction.compact import compact
 from lanescope.webapp import open_run
 from lanescope.webapp.bundles.merge_ranks import merge

@@ -18,7 +18,7 @@ from lanescope.collector.format.durations import parse_duration, parse_window
 from lanescope.collector.recorder import progress
 from lanescope.collector.session.worst_finding import worst_finding
 from lanescope.webapp import cli
-from lanescope.webapp.commands.choose_run import chosen_run, runs_in
+from lanescope.webapp.commands.view import chosen_run, runs_in
 from lanescope.webapp.runs.errors import RunError
 from tests.support import ROOT
 from tests.support.bundled import lanescope as called
@@ -105,7 +105,7 @@ def test_view_takes_the_newest_run_or_asks(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(RunError, match="runs holds 3 runs; name one of them"):
         chosen_run("runs")
     # On a terminal it asks.
-    code = "from lanescope.webapp.commands.choose_run import chosen_run; print(chosen_run('runs'))"
+    code = "from lanescope.webapp.commands.view import chosen_run; print(chosen_run('runs'))"
     leader, terminal = os.openpty()
     with os.fdopen(leader, "wb", buffering=0) as typed:
         asked = subprocess.Popen(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf, nan
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui import grids
+from lanescope.webapp.ui import grids, widgets
 
 
 def test_a_column_is_in_the_unit_of_its_largest_value() -> None:
@@ -16,6 +16,13 @@ def test_a_column_is_in_the_unit_of_its_largest_value() -> None:
     assert units.in_one_unit([250_000_000, 40, -40], "B") == ("MB", ["250", "< 0.001", "> -0.001"])
     assert units.in_one_unit([], "B") == ("B", [])
     assert units.in_one_unit([4.56e9, None], "FLOP/s") == ("GFLOP/s", ["4.56", "–"])
+
+
+def test_the_micro_sign_stands_in_durations_alone() -> None:
+    assert widgets.with_micro("us") == "\N{MICRO SIGN}s"
+    words = "12.3 us of 40 us, and rank 2 uses the usual 3 users"
+    shown = "12.3 \N{MICRO SIGN}s of 40 \N{MICRO SIGN}s, and rank 2 uses the usual 3 users"
+    assert widgets.with_micro(words) == shown
 
 
 def test_shares_of_a_column_have_the_same_digits() -> None:

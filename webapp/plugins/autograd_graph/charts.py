@@ -74,7 +74,7 @@ def graph_drawing(
     _marks(figure, drawn, broken or {}, colour["bad"])
     alone = _cut_off(figure, graph, theme)
     figure.update_layout(
-        margin={"l": 4, "r": 4, "t": _HEAD, "b": 4},
+        margin={"l": 4, "r": 32, "t": _HEAD, "b": 4},
         dragmode="pan",
         barmode="overlay",
         barcornerradius=4,

@@ -18,7 +18,7 @@ from lanescope.collector.format.names import BUFFER_HASH
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import and_more, step_link
-from lanescope.webapp.analysis.nothing_to_check import need_ranks
+from lanescope.webapp.analysis.nothing_to_check import need_backward, need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.checks.accumulation import MIN_STEPS
 from lanescope.webapp.runs.run import Run
@@ -32,6 +32,7 @@ _MIN_SAMPLED = 3
 def buffers(run: Run) -> list[Finding]:
     """Returns findings of kind `environment`, at most one. Raises NotApplicable."""
     need_ranks(run)
+    need_backward(run)
     calls = collective_calls(run)
     names = {rank: _normalised(run, rank) for rank in run.ranks}
     ranks = tuple(

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from lanescope.webapp.plugins.collectives.pictures import usual_latest
 from lanescope.webapp.plugins.collectives.skew import LateMap
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.units import duration
@@ -56,14 +57,15 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
     """Returns arrival of each rank at each collective of a group, as `analysis.skew.late_map` has
     it.
 
-    The colour is linear in how late the rank came; `customdata` is the sequence number of the call.
+    The colour is linear in how late the rank came, up to `usual_latest`; `customdata` is the
+    sequence number of the call.
     """
     if table.late_ns.size == 0:
         return nothing("Arrivals cannot be compared in this group.")
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     figure.update_layout(BUTTONS_ABOVE)
-    latest = float(np.nanmax(table.late_ns, initial=0.0))
+    latest = usual_latest(table.late_ns)
     factor, unit = units.unit_for(latest, "ns")
     late = [[None if np.isnan(v) else float(v) / factor for v in row] for row in table.late_ns]
     words = [[_time(v) for v in row] for row in table.late_ns]

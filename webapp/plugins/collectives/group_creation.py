@@ -16,6 +16,7 @@ from lanescope.collector.format.marks import NewGroup
 from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import at_place, timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.process_exits import alive_ns, endings, own_processes
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.runs import units
@@ -31,6 +32,7 @@ _STORE = re.compile(
 
 def groups_apart(run: Run) -> list[Finding]:
     """Findings of kind `collective_mismatch`, at most one. Raises NotApplicable."""
+    need_ranks(run)
     if len(run.ranks) < 2:
         raise NotApplicable("record two ranks or more")
     processes = own_processes(run)

@@ -28,6 +28,7 @@ from lanescope.webapp.analysis.collective_calls import (
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
@@ -95,6 +96,7 @@ class _Mismatch:
 
 def mismatches(run: Run) -> list[Finding]:
     """Returns findings of kind `collective_mismatch`. NotApplicable: there are too few."""
+    need_ranks(run)
     if calls(run)["rank"].nunique() < 2:
         raise NotApplicable("record collective calls of two ranks or more")
     if run.imported and calls(run).groupby("group")["rank"].nunique().max() < 2:

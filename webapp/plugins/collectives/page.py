@@ -202,7 +202,10 @@ def _note(run: Run, group: str, late: Any, per_column: int) -> str:
             )
         return "In this group no rank has to wait for another, or not all its ranks were recorded."
     if per_column == 1:
-        return "A column is one call; the stronger the colour, the later the rank came."
+        return (
+            "A column is one call; the stronger the colour, the later the rank came. The latest "
+            "tenth of the calls has the full colour."
+        )
     number = units.count(per_column)
     return f"A column is {number} calls; it shows the one to which the rank came latest."
 

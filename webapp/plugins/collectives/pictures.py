@@ -11,9 +11,19 @@ from lanescope.webapp.analysis.links import thread_lane
 from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals, lateness
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import Float64Array
 
 _MAX_RANKS = 12
 """Rows of a picture: the ranks that were latest, if there are more."""
+
+
+def usual_latest(late: Float64Array) -> float:
+    """Returns the end of a scale of colours, ns: of each column's latest arrival, all but a tenth.
+
+    A few calls of the start are far later than all others, and would leave these pale.
+    """
+    latest = np.fmax.reduce(late, axis=0)
+    return float(np.nanquantile(latest, 0.9)) or float(np.nanmax(latest))
 
 
 def late_ranks(run: Run, _: Finding) -> HeatPicture | None:
@@ -29,8 +39,7 @@ def late_ranks(run: Run, _: Finding) -> HeatPicture | None:
         return None
     chosen = table.sum(axis=1).nlargest(_MAX_RANKS).index.sort_values()
     values = table.loc[chosen].to_numpy(float)
-    # A few steps of the start are far slower than all others, and would leave these pale.
-    usual = float(np.nanquantile(values.max(axis=0), 0.9)) or float(np.nanmax(values))
+    usual = usual_latest(values)
     return HeatPicture(
         f"Late arrival by rank and step, up to {units.duration(usual)}",
         tuple(f"rank {rank}" for rank in chosen),

@@ -45,7 +45,6 @@ PLUGIN = Plugin(
             "Ranks with parts of one model",
             "model_parallel_start:parts_of_a_model",
             ("rank_divergence",),
-            order=46,
             needs="level access; all_reduce in forward and backward of a model called with the "
             "same input on all ranks",
             misses="sharded tensors of torch (DTensor); losses that ranks compute together; "
@@ -71,7 +70,6 @@ PLUGIN = Plugin(
             "Layers that get the same data for all samples",
             "constant_rows:constant_rows",
             ("repeated_data",),
-            order=47,
             needs="linear layers that get tensors without gradients, of 8 rows, at 4 of the steps "
             "0, 1, 2, 4, 8, ..., in host memory",
             misses="data that are all zero; other layers; embeddings",
@@ -80,7 +78,6 @@ PLUGIN = Plugin(
             "DataLoaders that hand out the same batch or target",
             "constant_batches:same_loaded",
             ("repeated_data",),
-            order=47,
             needs="level access; a torch DataLoader with batches at 4 sampled steps, with 4 rows",
             misses="batches that no DataLoader made; targets that the model gets as an argument",
         ),
@@ -106,7 +103,6 @@ PLUGIN = Plugin(
             "Files that workers of a DataLoader share",
             "shared_offsets:shared_offsets",
             ("shared_file",),
-            order=49,
             needs="level access; a torch DataLoader with two workers, and some batches more than "
             "these load ahead",
             misses="files that the dataset does not hold itself, or reads at a given place; those "
@@ -124,9 +120,8 @@ PLUGIN = Plugin(
         ),
         Question(
             "Gradients that are averaged again",
-            "repeated_averages:divided_again",
+            "undivided_gradients:divided_again",
             ("wrong_gradient",),
-            order=46,
             needs="gradients that DistributedDataParallel averages; 3 sampled steps of a single "
             "backward",
             misses="gradients that a communication hook reduces; a divisor that is written as a "
@@ -136,7 +131,6 @@ PLUGIN = Plugin(
             "Plateaus of single ranks",
             "rank_metrics:own_plateaus",
             ("rank_divergence",),
-            order=46,
             needs="level access; replicas; 3 calls of ReduceLROnPlateau.step() with Python numbers",
             misses="numbers that are tensors",
         ),
@@ -144,7 +138,6 @@ PLUGIN = Plugin(
             "Averages of means over unequal parts",
             "rank_metrics:unequal_means",
             ("wrong_average",),
-            order=46,
             needs="level access; an all_reduce of one number in an evaluation",
             misses="means that the program divides in Python; last batches of other lengths",
         ),
@@ -152,7 +145,6 @@ PLUGIN = Plugin(
             "Gathered activations without their gradients",
             "gathered_activations:gathered_activations",
             ("wrong_gradient",),
-            order=46,
             native=True,
             needs="level access; all_gather() of activations before backward",
             misses="activations that are detached before; losses that do not multiply activations "
@@ -162,7 +154,6 @@ PLUGIN = Plugin(
             "Sums over ranks that are summed again",
             "repeated_sums:summed_again",
             ("wrong_gradient",),
-            order=46,
             needs="level access; an all_reduce by a sum, of one tensor several times",
             misses="sums of copies, as of gradients in one vector; additions out of place",
         ),
@@ -170,7 +161,6 @@ PLUGIN = Plugin(
             "Replicas with their parameters in different orders",
             "exchanged_values:exchanged_values",
             ("rank_divergence",),
-            order=46,
             needs="level access; data-parallel replicas; half of the parameters equal by name",
             misses="parameters that begin as constants, and those that are drawn again later",
         ),
@@ -188,7 +178,6 @@ PLUGIN = Plugin(
             "States of other samples",
             "carried_states:carried_states",
             ("mixed_samples",),
-            order=197,
             native=True,
             needs="level access; a torch DataLoader that shuffles; LSTM, GRU or RNN of torch",
             misses="recurrences that are written by hand; samplers other than torch's "
@@ -198,7 +187,6 @@ PLUGIN = Plugin(
             "Functions that are saturated from the first step on",
             "saturated_functions:saturated",
             ("dead_parameter",),
-            order=197,
             native=True,
             needs="level access; tanh or sigmoid in the graphs of four of the steps 0, 1, 2, 4, 8, "
             "..., in host memory",

@@ -15,10 +15,10 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.names import IN_ORDER
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
-from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY, READ_COLUMNS, TensorReads
@@ -31,14 +31,9 @@ _COUNTED, _MIN_CARRIED = 24, 4
 """Calls that are looked at, and those among them that begin with the state of another batch."""
 
 
-def carried_states(run: Run) -> list[Finding]:
+@found_per_rank(need_accesses, need_backward)
+def carried_states(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    need_accesses(run)
-    return [one for rank in run.ranks if (one := _carried(run, rank)) is not None]
-
-
-@per_rank
-def _carried(run: Run, rank: int) -> Finding | None:
     if not any(map(_RECURRENCE.fullmatch, texts_of(run, "op", "name", rank))):
         return None
     if logged(run, rank, prefix=LOADER_ORDER).empty:

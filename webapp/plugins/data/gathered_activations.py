@@ -21,7 +21,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_ranks
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward, need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
@@ -41,6 +41,7 @@ def gathered_activations(run: Run) -> list[Finding]:
     NotApplicable."""
     need_ranks(run)
     need_accesses(run)
+    need_backward(run)
     of_line: dict[str, dict[int, list[tuple[int, str | None]]]] = {}
     for rank in run.ranks:
         for line, uses in _of_rank(run, rank).items():

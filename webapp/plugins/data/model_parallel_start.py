@@ -29,7 +29,7 @@ from lanescope.webapp.analysis.collective_calls import collective_calls, group_m
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
-from lanescope.webapp.analysis.parameter_history import sharded_names
+from lanescope.webapp.analysis.parameter_history import sharded_names, wrapped
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.plugins.data.random_numbers import dropped_alike, same_inputs
 from lanescope.webapp.plugins.learning.consistency import (
@@ -37,7 +37,6 @@ from lanescope.webapp.plugins.learning.consistency import (
     equal_at_first,
     first_apart,
 )
-from lanescope.webapp.plugins.learning.divergence_causes import wrapped
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
 from lanescope.webapp.runs import units

@@ -21,7 +21,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_ranks
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_ranks, need_rows
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -45,7 +45,8 @@ _EVALUATION, _UPDATES = schema.PhaseKind.evaluation.name, schema.PhaseKind.optim
 def own_plateaus(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`, one per line and group. Raises NotApplicable."""
     need_ranks(run)
-    rows = logged(run, None, prefix=PLATEAU).sort_values("time_ns")
+    rows = need_rows(logged(run, None, prefix=PLATEAU), "no ReduceLROnPlateau is stepped")
+    rows = rows.sort_values("time_ns")
     found = []
     for ranks in replicas(run).values():
         for name, own in rows[rows["rank"].isin(ranks)].groupby("name", observed=True):
@@ -88,6 +89,7 @@ def unequal_means(run: Run) -> list[Finding]:
     calls = collective_calls(run)
     calls = calls[(calls["name"] == "all_reduce") & (calls["group_size"] > 1)]
     calls = calls[(calls["bytes"] <= _ONE_NUMBER) & calls["reduce_op"].isin(["sum", "avg"])]
+    need_rows(calls, "no single number is added up over ranks")
     found = []
     for group, own in calls.groupby("group", observed=True):
         ranks = [rank for rank in group_members(run)[str(group)] if rank in run.ranks]

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
-from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -65,14 +65,9 @@ class _Draw:
         return all(map(_CHECKS.fullmatch, others))
 
 
-def sampled_again(run: Run) -> list[Finding]:
+@found_per_rank(need_accesses, need_backward)
+def sampled_again(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    need_accesses(run)
-    return [one for rank in run.ranks if (one := _again(run, rank)) is not None]
-
-
-@per_rank
-def _again(run: Run, rank: int) -> Finding | None:
     names = texts_of(run, "op", "name", rank)
     if not any(name in names and _LOG_PROB[name] in names for name in _LOG_PROB):
         return None

@@ -7,8 +7,10 @@ main process left the file to its workers.
 
 from __future__ import annotations
 
+import pandas as pd
+
 from lanescope.collector.format.loader_names import SHARED_OFFSET
-from lanescope.webapp.analysis.fault_series import finding_of_series, series
+from lanescope.webapp.analysis.fault_series import finding_of_series, found_per_series
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_loader
@@ -17,29 +19,23 @@ from lanescope.webapp.runs.run import Run
 _MIN_MOVES = 2
 
 
-def shared_offsets(run: Run) -> list[Finding]:
+@found_per_series(SHARED_OFFSET, need_loader)
+def shared_offsets(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `shared_file`, one per attribute of a dataset. Raises
     NotApplicable."""
-    need_loader(run)
-    found = []
-    for name, own in series(run, SHARED_OFFSET):
-        if own["value"].max() < _MIN_MOVES:
-            continue
-        kind, attribute, where = name.split("/")
-        at = at_place(where)
-        found.append(
-            finding_of_series(
-                run,
-                own,
-                kind="shared_file",
-                severity="error",
-                confidence="likely",
-                title=f"Workers of the DataLoader share the open file {kind}.{attribute}{at}: it "
-                "was opened before they were started, so all of them move one offset, and one "
-                "may read where another has just sought to. Open it in each worker, at its first "
-                "use or in worker_init_fn.",
-                where=where,
-                evidence={"cause": "shared_offset", "file": f"{kind}.{attribute}"},
-            )
-        )
-    return found
+    if rows["value"].max() < _MIN_MOVES:
+        return None
+    kind, attribute, where = name.split("/")
+    return finding_of_series(
+        run,
+        rows,
+        kind="shared_file",
+        severity="error",
+        confidence="likely",
+        title=f"Workers of the DataLoader share the open file {kind}.{attribute}{at_place(where)}: "
+        "it was opened before they were started, so all of them move one offset, and one may read "
+        "where another has just sought to. Open it in each worker, at its first use or in "
+        "worker_init_fn.",
+        where=where,
+        evidence={"cause": "shared_offset", "file": f"{kind}.{attribute}"},
+    )

@@ -9,6 +9,10 @@ Found where
 - the optimizer is SGD, whose steps are as large as the gradients: those of Adam are not.
 
 Information: some programs choose the learning rate for the sum.
+
+And gradients that the program scales by the number of ranks, though DistributedDataParallel has
+averaged them in backward: it divides them by that number, or makes them as many times as large by a
+sum over ranks, in each sampled step, and its line does not write that number.
 """
 
 from __future__ import annotations
@@ -17,15 +21,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.loop_names import MEAN_LOSS
+from lanescope.collector.format.loop_names import GRADIENT_FACTOR, MEAN_LOSS
 from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_ranks
-from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.learning.divergence_causes import wrapped
+from lanescope.webapp.analysis.nothing_to_check import need_backward, need_ranks, need_wrapped
+from lanescope.webapp.analysis.parameter_history import logged, wrapped
+from lanescope.webapp.analysis.source_lines import writes_number
+from lanescope.webapp.analysis.stack_frames import own_frames, own_place, place_of
 from lanescope.webapp.plugins.learning.replicas import (
     EQUAL_SHARE,
     bytes_of_step,
@@ -43,10 +47,18 @@ _SCALES = "div|mul|lerp|addc"
 """Within the names of operators that scale what they get."""
 
 
+_SUMS = "allreduce"
+"""Within the names of operators that sum over ranks."""
+
+_PRECISION = 1e-3
+"""Of the factor: norms of gradients of low precision are rounded."""
+
+
 def summed_gradients(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_gradient`, one per group of replicas. Raises
     NotApplicable."""
     need_ranks(run)
+    need_backward(run)
     found = []
     for group, ranks in replicas(run).items():
         rank = ranks[0]
@@ -138,4 +150,45 @@ def _finding(
         ranks=ranks,
         where=where,
         evidence={"cause": "summed", "steps": steps},
+    )
+
+
+def divided_again(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_gradient`, at most one. Raises NotApplicable."""
+    factors = logged(run, None, GRADIENT_FACTOR)
+    for rank, ranks in need_wrapped(run).items():
+        own = factors[factors["rank"] == rank]
+        if own["step"].nunique() < _MIN_STEPS:
+            continue
+        for factor in (1 / ranks, float(ranks)):
+            if ((own["value"] / factor - 1).abs() < _PRECISION).all():
+                found = _again(run, rank, ranks, factor, int(own["step"].min()))
+                return [] if found is None else [found]
+    return []
+
+
+def _again(run: Run, rank: int, ranks: int, factor: float, step: int) -> Finding | None:
+    window, small = stretches(run, rank).get(step), factor < 1
+    names = () if small else (_SUMS,)
+    stack = None if window is None else scaling_stack(run, rank, window, *names)
+    frames = own_frames(run, rank, stack)
+    if frames and writes_number(run, rank, frames[0], (ranks, 1 / ranks)):
+        return None
+    where = place_of(frames[0]) if frames else None
+    done, wrong = ("divided", "small") if small else ("multiplied", "large")
+    return finding_at(
+        run,
+        rank,
+        step,
+        kind="wrong_gradient",
+        # The steps of others, as of Adam, do not depend on the scale of gradients.
+        severity="warning" if by_sgd(run, rank) else "info",
+        confidence="likely",
+        title=f"Gradients are {done} by {ranks}, the number of ranks{at_place(where)}, between "
+        "backward and the optimizer's step. DistributedDataParallel has averaged them over the "
+        f"{units.count(ranks)} ranks in backward already, so they are {ranks} times too {wrong}. "
+        "Leave this out.",
+        ranks=tuple(run.ranks),
+        where=where,
+        evidence={"cause": "averaged_again", "factor": factor, "ranks": ranks},
     )

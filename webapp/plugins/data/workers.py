@@ -15,8 +15,9 @@ from collections.abc import Iterator
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import WORKER_BATCH, WORKER_STATE
+from lanescope.collector.format.names import LOADER_WORKER, WORKER_BATCH, WORKER_STATE
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
@@ -28,10 +29,11 @@ _BATCHES = ("1", "2")
 def workers(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, at most one per cause and rank. Raises
     NotApplicable."""
+    if not any(one.name.startswith(LOADER_WORKER) for one in run.threads):
+        raise NotApplicable("the program has no DataLoader with num_workers")
+    need_accesses(run)
     states = logged(run, None, prefix=WORKER_STATE)
     batches = logged(run, None, prefix=WORKER_BATCH)
-    if states.empty and batches.empty:
-        raise NotApplicable("record a DataLoader with num_workers and --level access")
     found = []
     for rank in run.ranks:
         found += list(_same_numbers(run, rank, states[states["rank"] == rank]))[:1]

@@ -78,7 +78,7 @@ def hangs(run: Run) -> list[Finding]:
     if not run.counts["collective"]:
         failed = deaths(run, ())
         if not failed:
-            raise NotApplicable("the program made no collective call")
+            raise NotApplicable("the program makes no collective call")
         return failed
     if cut_short(run):
         advice = "record without --steps and --keep-last, with a larger --max-disk: the recording "

@@ -77,7 +77,6 @@ PLUGIN = Plugin(
             "Dead and saturated units",
             "silent_units:silent_units",
             ("dead_parameter",),
-            order=152,
             needs="level access; 4 sampled optimizer steps, with 8 rows in a batch; a bias, or "
             "torch.nn.Tanh or Sigmoid",
             misses="units of layers without bias; a few dead units; functional tanh and sigmoid "
@@ -96,7 +95,6 @@ PLUGIN = Plugin(
             "Accumulated gradients that are thrown away",
             "wasted_passes:wasted_passes",
             ("dead_parameter", "wrong_gradient"),
-            order=155,
             native=True,
             needs="4 steps of the run's only optimizer, whose zero_grad() is called",
             misses="gradients that are zeroed by the model or by hand; several optimizers; tasks "

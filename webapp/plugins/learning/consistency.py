@@ -34,7 +34,7 @@ from lanescope.webapp.analysis.collective_calls import group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import step_bounds, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.parameter_history import gradient_rows, wrapped
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
@@ -48,7 +48,6 @@ from lanescope.webapp.plugins.learning.divergence_causes import (
     reduced_too_early,
     skipped_step,
     sums_activations_alone,
-    wrapped,
     writes,
 )
 from lanescope.webapp.plugins.learning.replicas import (

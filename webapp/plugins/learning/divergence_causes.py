@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import pandas as pd
@@ -15,14 +14,13 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import (
     LEFT_OUT,
     LEFT_OUT_CAUSES,
-    REPLICAS,
     SETTINGS,
 )
 from lanescope.webapp.analysis.access_site import phase_names, storage_names
 from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, stack_of, to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import logged, sharded_names
+from lanescope.webapp.analysis.parameter_history import logged, sharded_names, wrapped
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -51,13 +49,6 @@ class Cause:
     words: str
     where: str | None = None
     parameters: tuple[str, ...] = ()  # that no rank synchronises
-
-
-@lru_cache(maxsize=4)
-def wrapped(run: Run) -> dict[int, int]:
-    """Returns ranks that called a DistributedDataParallel -> between how many ranks it reduces."""
-    rows = logged(run, None, REPLICAS)
-    return {int(rank): int(own["value"].max()) for rank, own in rows.groupby("rank")}
 
 
 def left_out(run: Run, ranks: tuple[int, ...], cause: str) -> list[str]:

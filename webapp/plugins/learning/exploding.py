@@ -6,17 +6,19 @@
   FIRST_STEPS steps, for EXPLODED_STEPS in a row. Information where it is not ABRUPT times the
   median of the BEFORE_STEPS steps before: a likelihood that learns its scale divides by ever
   less; or
-- it is too large from the first steps on (`too_large`).
+- it is too large from the first steps on (`_high`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, Severity, finding_at
 from lanescope.webapp.analysis.links import and_more, step_link
@@ -25,9 +27,10 @@ from lanescope.webapp.analysis.parameter_history import (
     last_logged,
     logged,
     rank_gradient_rows,
+    samples,
     streaks,
 )
-from lanescope.webapp.plugins.learning.large_gradients import too_large
+from lanescope.webapp.plugins.learning.gradient_paths import growth, ways
 from lanescope.webapp.plugins.learning.lost_gradients import where_infinite
 from lanescope.webapp.plugins.learning.scaling import zero_eps
 from lanescope.webapp.runs import units
@@ -40,6 +43,17 @@ FIRST_STEPS = 5  # steps
 ABRUPT = 10.0  # times the median of the steps before
 BEFORE_STEPS = 20  # steps
 _LISTED = 20  # parameters named in the evidence
+
+_TooLarge = tuple[float, str]
+"""How far a scale is exceeded, in numbers and words."""
+
+
+LARGE_STEPS = 2  # consecutive
+OVERTURNED = 10.0  # times the norm of all parameters
+LARGE = 1e3  # norm of the whole gradient
+GROWN = 1e6  # times, root mean square of the elements
+GROWN_BACK = 1e4  # the same
+HUGE = 1.9e19  # norm of the whole gradient
 
 
 def exploding(run: Run) -> list[Finding]:
@@ -148,25 +162,39 @@ def _abrupt(norms: np.ndarray, low: int) -> bool:
     return len(before) < BEFORE_STEPS or bool(first > ABRUPT * np.median(before))
 
 
-def _high(run: Run, rank: int, rows: pd.DataFrame, series: pd.Series) -> Finding | None:
-    """Too large from the beginning, by a scale that the program itself has."""
-    found = too_large(run, rank, series, rows["optimizer"].iloc[0])
-    if found is None:
+def _high(run: Run, rank: int, rows: pd.DataFrame, norms: pd.Series) -> Finding | None:
+    """Too large from the first steps on; `norms`: of the whole gradient by step, before clipping.
+
+    There is nothing before to compare with, and the norm alone proves nothing: a loss that is a sum
+    over many large errors has one of millions, and learns, also where it is clipped to 1. So where
+    it is LARGE at the first LARGE_STEPS steps it is held against a scale that the program itself
+    has, in this order:
+
+    - updates: the first step changed the parameters by OVERTURNED times what they were;
+    - forward: the outputs of modules grow on their way through the model: the largest has GROWN
+      times what the first one had, per element;
+    - backward: the gradient grows on its way from the loss: a layer has GROWN_BACK times that of
+      the layers nearest to the loss, per element (`gradient_paths`);
+    - itself: it is above HUGE, whose square does not fit into float32.
+    """
+    if len(norms) < LARGE_STEPS or not (norms.iloc[:LARGE_STEPS] > LARGE).all():
         return None
-    step, norm = found.step, float(series[found.step])
-    at = _largest(rows, step)
-    return _exploding(
-        run,
-        at,
-        f"The gradient is too large since step {step}, with a norm of {units.number(norm)}: "
-        f"{found.words}, most of it in {at['parameter']}. Check {found.advice}.",
-        {
-            "cause": found.cause,
-            "norm": json_number(norm),
-            "limit": found.limit,
-            "measured": json_number(found.measured),
-        },
-    )
+    for cause, limit, held_against, advice in _SCALES:
+        found = held_against(run, rank, norms, rows["optimizer"].iloc[0])
+        if found is None:
+            continue
+        measured, words = found
+        step, norm = int(norms.index[0]), json_number(float(norms.iloc[0]))
+        at = _largest(rows, step)
+        return _exploding(
+            run,
+            at,
+            f"The gradient is too large since step {step}, with a norm of "
+            f"{units.number(float(norms.iloc[0]))}: {words}, most of it in {at['parameter']}. "
+            f"Check {advice}.",
+            {"cause": cause, "norm": norm, "limit": limit, "measured": json_number(measured)},
+        )
+    return None
 
 
 def _whole_norms(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:
@@ -199,3 +227,80 @@ def _exploding(
         title=title,
         evidence={"parameter": at["parameter"], **evidence},
     )
+
+
+def _overturned(run: Run, rank: int, norms: pd.Series, optimizer: int) -> _TooLarge | None:
+    rows = samples(run)
+    rows = rows[(rows["rank"] == rank) & (rows["optimizer"] == optimizer)]
+    rows = rows[rows["update_ratio"].notna() & rows["norm"].notna()]
+    squares = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
+    whole = (rows["norm"] ** 2).groupby(rows["step"]).sum()
+    times = np.sqrt(squares / whole.where(whole > 0)).reindex(norms.index[:1])
+    if not (times > OVERTURNED).all():
+        return None
+    measured = float(times.iloc[0])
+    said = f"the step changes the parameters by {units.number(measured)} times what they were"
+    return measured, said
+
+
+def _grown(run: Run, rank: int, norms: pd.Series, optimizer: int) -> _TooLarge | None:
+    rows = to_frame(run.events("activation", rank))
+    rows = rows[(rows["step"] == norms.index[0]) & (rows["numel"] > 0)]
+    sizes = (rows["norm"] / np.sqrt(rows["numel"]))[rows["norm"] > 0]
+    if not len(sizes) or not sizes.max() > GROWN * sizes.iloc[0]:
+        return None
+    largest, beginning = rows.loc[sizes.idxmax(), "module"], rows.loc[sizes.index[0], "module"]
+    measured = float(sizes.max() / sizes.iloc[0])
+    return measured, (
+        f"outputs of {largest or 'the model'} are {units.number(measured)} times those of "
+        f"{beginning or 'the model'}"
+    )
+
+
+def _grown_back(run: Run, rank: int, norms: pd.Series, optimizer: int) -> _TooLarge | None:
+    rows = rank_gradient_rows(run, rank)
+    rows = rows[rows["step"].isin(norms.index[:LARGE_STEPS])]
+    held = set(rows.loc[rows["optimizer"] == optimizer, "layer"])
+    table = growth(rows, ways(run, rank))
+    least = table[[layer for layer in table.columns if layer in held]].min()
+    if len(table) < LARGE_STEPS or not (least > GROWN_BACK).any():
+        return None
+    layer, measured = str(least.idxmax()), float(least.max())
+    return measured, (
+        f"in {layer or 'the model'} it is {units.number(measured)} times as large per element as "
+        "nearest to the loss"
+    )
+
+
+def _huge(run: Run, rank: int, norms: pd.Series, optimizer: int) -> _TooLarge | None:
+    if not (norms.iloc[:LARGE_STEPS] > HUGE).all():
+        return None
+    said = "its square does not fit into float32, in which optimizers compute"
+    return float(norms.iloc[0]), said
+
+
+_SCALES: tuple[tuple[str, float, Callable[[Run, int, pd.Series, int], _TooLarge | None], str], ...]
+_SCALES = (
+    (
+        "updates",
+        OVERTURNED,
+        _overturned,
+        "the learning rate, initialisation, and the scale of the loss",
+    ),
+    ("forward", GROWN, _grown, "initialisation, normalisation and residual paths"),
+    (
+        "backward",
+        GROWN_BACK,
+        _grown_back,
+        "the gain of the layers between (recurrent weights, initialisation), gated cells or "
+        "residual paths, and clip_grad_norm_",
+    ),
+    (
+        "itself",
+        HUGE,
+        _huge,
+        "the gain of recurrent weights and other initialisation, the scale of inputs and targets, "
+        "and the loss",
+    ),
+)
+"""What the norm is held against: cause, limit, how it is measured, and what to check."""

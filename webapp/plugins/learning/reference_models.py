@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format.loop_names import KEPT_HASH
 from lanescope.webapp.analysis.access_site import accesses_among, storage_names
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.analysis.stack_frames import where_of
@@ -26,6 +27,7 @@ from lanescope.webapp.runs.run import Run
 
 def kept_models(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`, one per model. Raises NotApplicable."""
+    need_ranks(run)
     rows = of_last_attempt(run, logged(run, None, prefix=KEPT_HASH))
     if rows.empty or not replicas(run):
         raise NotApplicable("record replicas that call a model without gradients")

@@ -9,8 +9,8 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
+from lanescope.webapp.analysis.parameter_history import wrapped
 from lanescope.webapp.analysis.process_exits import of_last_attempt
-from lanescope.webapp.plugins.learning.divergence_causes import wrapped
 from lanescope.webapp.runs.run import Run
 
 EQUAL_SHARE = 0.5

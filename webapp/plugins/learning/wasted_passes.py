@@ -99,7 +99,20 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
         return _after_step(run, rank, late, where, at)
     if not wasted:
         return _taking_turns(run, rank, thread, mixed, where, at)
-    return _finding(run, rank, wasted, where, at)
+    every = units.count(wasted + 1)
+    return finding_at(
+        run,
+        rank,
+        0,
+        kind="dead_parameter",
+        confidence="likely",
+        title=f"{units.count(wasted)} of {every} backward passes at {where} are thrown away: "
+        f"zero_grad(){at_place(at)} runs between them, and step() only after the "
+        f"last. Call zero_grad() after step() alone, so that the gradients of all {every} passes "
+        "add up.",
+        where=at or where,
+        evidence={"cause": "wasted_passes", "passes": wasted + 1, "backward": where},
+    )
 
 
 def _is_kept(run: Run, rank: int, thread: str, backward: Any, zeroed: Int64Array) -> bool:
@@ -233,21 +246,4 @@ def _after_step(run: Run, rank: int, late: int, where: str, at: str | None) -> F
         "are done.",
         where=step or where,
         evidence={"cause": "passes_after_step", "passes": late, "backward": where},
-    )
-
-
-def _finding(run: Run, rank: int, wasted: int, where: str, at: str | None) -> Finding:
-    every = units.count(wasted + 1)
-    return finding_at(
-        run,
-        rank,
-        0,
-        kind="dead_parameter",
-        confidence="likely",
-        title=f"{units.count(wasted)} of {every} backward passes at {where} are thrown away: "
-        f"zero_grad(){at_place(at)} runs between them, and step() only after the "
-        f"last. Call zero_grad() after step() alone, so that the gradients of all {every} passes "
-        "add up.",
-        where=at or where,
-        evidence={"cause": "wasted_passes", "passes": wasted + 1, "backward": where},
     )

@@ -26,7 +26,7 @@ from lanescope.collector.format.names import EVALUATION_MODE, TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_models
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.runs import units
@@ -46,10 +46,7 @@ _DIFFER = ("Dropout", "BatchNorm", "InstanceNorm")
 
 def left_in_evaluation(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, one per model and rank. Raises NotApplicable."""
-    modes = need_rows(
-        logged(run, None, prefix=TRAINING_MODE),
-        "record a training step with --level access: no model was called",
-    )
+    modes = need_models(run)
     found = []
     for (rank, model), own in modes.groupby(["rank", "name"], sort=False):
         own = own.sort_values("time_ns")
@@ -66,10 +63,7 @@ def left_in_evaluation(run: Run) -> list[Finding]:
 
 def never_in_training(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, one per model and rank. Raises NotApplicable."""
-    modes = need_rows(
-        logged(run, None, prefix=TRAINING_MODE),
-        "record a training step with --level access: no model was called",
-    )
+    modes = need_models(run)
     found = []
     for row in logged(run, None, prefix=RESTING_LAYER).itertuples():
         rank, (model, layer, kind) = int(row.rank), str(row.name).split("/")

@@ -4,19 +4,28 @@ The number by which the loss was divided is that of the ranks between which Dist
 averages gradients, at every recorded step; the program's line does not write it as a number; what
 was divided is a loss, no sum of several; and each optimizer step follows a single backward, so that
 it is not the number of passes that are accumulated.
+
+And losses that each rank divides by a number of its own: the mean over its own tokens or samples.
+What a rank with few tokens sees then counts more. Found where the numbers of the ranks are far
+apart in half of the sampled steps or more.
 """
 
 from __future__ import annotations
 
+import pandas as pd
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import LOSS_DIVISOR, REPLICAS
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.collector.format.loop_names import LOSS_COUNT
+from lanescope.collector.format.names import LOSS_DIVISOR
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import need_wrapped
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.source_lines import writes_number
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of
 from lanescope.webapp.plugins.losses.loss_graph import LossGraph, loss_graph
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_STEPS = 3
@@ -25,24 +34,24 @@ _MIN_STEPS = 3
 _LOSSES = ("BinaryCrossEntropy", "HuberLoss", "L1Loss", "Mean", "MseLoss", "NllLoss", "SmoothL1")
 _BACKWARD = schema.PhaseKind.backward.name
 
+_APART = 2
+"""The largest number of a step is so many times the smallest one."""
+
 
 def loss_divisor(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one. Raises NotApplicable."""
-    replicas = logged(run, None, REPLICAS)
-    if replicas.empty:
-        raise NotApplicable("record steps of a model within DistributedDataParallel")
+    averaged = need_wrapped(run)
     divisors = logged(run, None, LOSS_DIVISOR)
-    for rank in run.ranks:
-        ranks = replicas.loc[replicas["rank"] == rank, "value"].unique()
+    for rank, ranks in averaged.items():
         own = divisors[divisors["rank"] == rank]
-        if len(ranks) != 1 or ranks[0] < 2 or own["step"].nunique() < _MIN_STEPS:
+        if own["step"].nunique() < _MIN_STEPS:
             continue
         graph = loss_graph(run, rank)
-        if graph is None or not (abs(own["value"] - ranks[0]) < 1e-9 * ranks[0]).all():
+        if graph is None or not (abs(own["value"] - ranks) < 1e-9 * ranks).all():
             continue
-        where = _where(run, rank, graph, int(ranks[0]))
+        where = _where(run, rank, graph, ranks)
         if where and _single_backward(run, rank):
-            return [_finding(run, rank, int(ranks[0]), where)]
+            return [_finding(run, rank, ranks, where)]
     return []
 
 
@@ -79,4 +88,47 @@ def _finding(run: Run, rank: int, ranks: int, where: str) -> Finding:
         ranks=tuple(run.ranks),
         where=where,
         evidence={"cause": "divided", "divisor": ranks},
+    )
+
+
+def own_counts(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_loss`, at most one. Raises NotApplicable."""
+    averaged = need_wrapped(run)
+    counts = logged(run, None, LOSS_COUNT)
+    table = counts[counts["rank"].isin(averaged.keys())].pivot_table(
+        index="step", columns="rank", values="value", aggfunc="first"
+    )
+    table = table.dropna()
+    if len(table.columns) < len(averaged) or len(table) < _MIN_STEPS:
+        return []
+    apart = table.max(axis=1) / table.min(axis=1)
+    return [_of_counts(run, table, apart)] if apart.median() >= _APART else []
+
+
+def _of_counts(run: Run, table: pd.DataFrame, apart: pd.Series) -> Finding:
+    step = int(apart.index[apart >= _APART][0])
+    few, many = int(table.loc[step].idxmin()), int(table.loc[step].idxmax())
+    graph = loss_graph(run, few)
+    where = None if graph is None else next(iter(graph.nodes.values())).where
+    least, most = (units.number(float(table.loc[step, rank])) for rank in (few, many))
+    return finding_at(
+        run,
+        few,
+        step,
+        kind="wrong_loss",
+        severity="warning",
+        confidence="likely",
+        title=f"Each rank divides its loss by a number of its own{at_place(where)}: rank {few} by "
+        f"{least} and rank {many} by {most} at step {step}. DistributedDataParallel averages the "
+        f"gradients of all ranks alike, so a token or sample of rank {few} counts "
+        f"{units.number(float(apart[step]))} times as much as one of rank {many}. Sum the numbers "
+        "over the ranks with dist.all_reduce, divide by the sum, and multiply the loss by the "
+        "number of ranks.",
+        ranks=tuple(int(rank) for rank in table.columns),
+        where=where,
+        evidence={
+            "cause": "own_counts",
+            "counts": {str(rank): float(table.loc[step, rank]) for rank in table.columns},
+            "steps": len(table),
+        },
     )

@@ -9,6 +9,7 @@ divergences with the wrong sign or weight.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 
 from lanescope.collector.format.loop_names import (
     FLAT_SCORES,
@@ -43,58 +44,30 @@ _RETURNS = {
     "Tanh": "outside of -1 to 1, and tanh{made} returns nothing else",
 }
 
-_Said = Callable[[LossFact], str | None]
+_Says = Callable[[LossFact], str | None]
 """Says which fault a fact shows; None where it shows none."""
 
 
-def unreached_targets(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return _findings(run, UNREACHED_TARGETS, "unreached_targets", _unreached)
+def _each_fact(
+    prefix: str, cause: str, unless: str = ""
+) -> Callable[[_Says], Callable[[Run], list[Finding]]]:
+    """Turns what to say of a fact of a series into a question about a run; nothing is found where
+    there is a value of the series `unless`."""
 
+    def of_question(says: _Says) -> Callable[[Run], list[Finding]]:
+        @each_rank_of_graphs
+        @wraps(says)
+        def of_rank(run: Run, rank: int) -> Finding | None:
+            for fact in loss_facts(run, rank, prefix):
+                said = says(fact)
+                if said is not None and (not unless or logged(run, None, unless).empty):
+                    evidence = {"cause": cause, "graphs": len(fact.values)}
+                    return fact.finding(run, rank, title=said, evidence=evidence)
+            return None
 
-def long_texts(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return _findings(run, LONG_TEXTS, "long_texts", _long)
+        return of_rank
 
-
-def flat_scores(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return _findings(run, FLAT_SCORES, "flat_scores", _flat)
-
-
-def same_views(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return _findings(run, SAME_VIEWS, "same_views", _views)
-
-
-def constant_ratios(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return _findings(run, POLICY_RATIO, "constant_ratio", _ratio)
-
-
-def negative_divergences(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    if len(logged(run, None, MAXIMIZES)):
-        return []
-    return _findings(run, NEGATIVE_DIVERGENCE, "negative_divergence", _negative)
-
-
-def summed_divergences(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return _findings(run, SUMMED_DIVERGENCE, "summed_divergence", _summed)
-
-
-def _findings(run: Run, prefix: str, cause: str, says: _Said) -> list[Finding]:
-    @each_rank_of_graphs
-    def of_rank(run: Run, rank: int) -> Finding | None:
-        for fact in loss_facts(run, rank, prefix):
-            said = says(fact)
-            if said is not None:
-                evidence = {"cause": cause, "graphs": len(fact.values)}
-                return fact.finding(run, rank, title=said, evidence=evidence)
-        return None
-
-    return of_rank(run)
+    return of_question
 
 
 def _other(fact: LossFact) -> LossNode | None:
@@ -102,7 +75,9 @@ def _other(fact: LossFact) -> LossNode | None:
     return fact.graph.nodes.get(int(fact.rest[0]))
 
 
-def _unreached(fact: LossFact) -> str | None:
+@_each_fact(UNREACHED_TARGETS, "unreached_targets")
+def unreached_targets(fact: LossFact) -> str | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     made = _other(fact)
     if made is None or made.name not in _RETURNS:
         return None
@@ -115,7 +90,9 @@ def _unreached(fact: LossFact) -> str | None:
     )
 
 
-def _long(fact: LossFact) -> str | None:
+@_each_fact(LONG_TEXTS, "long_texts")
+def long_texts(fact: LossFact) -> str | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     if len(fact.values) < _MIN_GRAPHS or fact.values.mean() < _MIN_TEXTS:
         return None
     return (
@@ -126,7 +103,9 @@ def _long(fact: LossFact) -> str | None:
     )
 
 
-def _flat(fact: LossFact) -> str | None:
+@_each_fact(FLAT_SCORES, "flat_scores")
+def flat_scores(fact: LossFact) -> str | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     if len(fact.values) < _MIN_GRAPHS or fact.values.min() < _FLAT:
         return None
     count, scale = fact.rest
@@ -139,7 +118,9 @@ def _flat(fact: LossFact) -> str | None:
     )
 
 
-def _views(fact: LossFact) -> str | None:
+@_each_fact(SAME_VIEWS, "same_views")
+def same_views(fact: LossFact) -> str | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     if len(fact.values) < _MIN_GRAPHS or (fact.values < 1).any():
         return None
     return (
@@ -150,7 +131,9 @@ def _views(fact: LossFact) -> str | None:
     )
 
 
-def _ratio(fact: LossFact) -> str | None:
+@_each_fact(POLICY_RATIO, "constant_ratio")
+def constant_ratios(fact: LossFact) -> str | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     if len(fact.values) < _MIN_GRAPHS or (fact.values < 0).any() or not (fact.values > 0).any():
         return None
     return (
@@ -160,7 +143,9 @@ def _ratio(fact: LossFact) -> str | None:
     )
 
 
-def _negative(fact: LossFact) -> str | None:
+@_each_fact(NEGATIVE_DIVERGENCE, "negative_divergence", unless=MAXIMIZES)
+def negative_divergences(fact: LossFact) -> str | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     terms = "x - exp(x)" if fact.node.name == "Exp" else "log(x) - x"
     return (
         f"The loss adds {terms}{fact.node.at} with a positive factor, which has no least "
@@ -169,7 +154,9 @@ def _negative(fact: LossFact) -> str | None:
     )
 
 
-def _summed(fact: LossFact) -> str | None:
+@_each_fact(SUMMED_DIVERGENCE, "summed_divergence")
+def summed_divergences(fact: LossFact) -> str | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     mean = _other(fact)
     return (
         f"The loss sums the KL divergence{fact.node.at} over all {fact.rest[1]} samples, and "

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
@@ -108,29 +109,19 @@ def input_shapes(node: LossNode) -> list[list[int]]:
     return tensor_shapes(node.shapes)
 
 
-def of_graphs(run: Run, ask: Callable[[Run, int], Finding | None]) -> list[Finding]:
-    """Returns the finding of each rank, by `ask`. Raises NotApplicable if none recorded a graph."""
+def need_graphs(run: Run) -> None:
+    """Raises NotApplicable where no rank recorded a graph."""
     if not any(run.counts_of(rank)["node"] for rank in run.ranks):
         raise NotApplicable("record a backward pass: the run has no autograd graph")
-    return [one for rank in run.ranks if (one := ask(run, rank)) is not None]
 
 
-def each_rank_of_graphs(
-    ask: Callable[[Run, int], Finding | None],
-) -> Callable[[Run], list[Finding]]:
-    """Turns a question about a rank into one about a run, see `of_graphs`."""
-
-    @wraps(ask)
-    def of_run(run: Run) -> list[Finding]:
-        return of_graphs(run, ask)
-
-    return of_run
+each_rank_of_graphs = found_per_rank(need_graphs, ahead=False)
 
 
 def each_graph(
     ask: Callable[[Run, int, LossGraph], Finding | None],
 ) -> Callable[[Run], list[Finding]]:
-    """Turns a question about the graph of a rank into one about a run, see `of_graphs`."""
+    """Turns a question about the graph of a rank into one about a run."""
 
     @each_rank_of_graphs
     @wraps(ask)

@@ -19,17 +19,17 @@ from dataclasses import dataclass
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import having, ops_named, stack_of, texts_of
-from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.losses.compiled_losses import NODES, captured_graphs
+from lanescope.webapp.analysis.stack_frames import own_place, short_place
+from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graphs, fx_nodes
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
     graph_finding,
     loss_graph,
-    of_graphs,
+    need_graphs,
 )
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -93,6 +93,21 @@ _COMPILED = "CompiledFunction"
 _COMPARES = ("cross_entropy", *_FUNCTIONS.values())
 
 
+_SAME_NUMBERS = re.compile(
+    r"(clone|contiguous|expand|flatten|float|getitem|permute|reshape|select|squeeze|t|to|transpose"
+    r"|type|unsqueeze|view)"
+)
+_CALLED_LAYERS = re.compile(r"(addmm|b?mm|conv\w*|embedding|linear|matmul)")
+
+NODES = {
+    "softmax": "Softmax",
+    "sigmoid": "Sigmoid",
+    "log_softmax": "LogSoftmax",
+    "linear": "Linear",
+}
+"""Name of a function in fx -> of its node in autograd."""
+
+
 @dataclass(frozen=True)
 class _Loss:
     """A loss, and what made its input."""
@@ -103,13 +118,9 @@ class _Loss:
     made_at: str | None
 
 
-def loss_inputs(run: Run) -> list[Finding]:
+@found_per_rank(need_graphs)
+def loss_inputs(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _wrong_input)
-
-
-@per_rank
-def _wrong_input(run: Run, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
     if graph is None:
         return None
@@ -120,7 +131,25 @@ def _wrong_input(run: Run, rank: int) -> Finding | None:
         *_later_divergences(run, rank),
     )
     wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
-    return None if wrong is None else _finding(run, rank, graph, wrong)
+    if wrong is None:
+        return None
+    gets, advice = _WRONG[wrong.function, wrong.made]
+    made = wrong.made.lower()
+    at = at_place(wrong.where)
+    by = f" ({made} at {wrong.made_at})" if wrong.made_at else f" ({made})"
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        title=f"{wrong.function}{at} gets {gets}{by}. {advice.format(function=made)}.",
+        where=wrong.where or wrong.made_at,
+        evidence={
+            "cause": "input",
+            "loss": wrong.function,
+            "input": made,
+            "made_at": wrong.made_at,
+        },
+    )
 
 
 def _losses(run: Run, rank: int, graph: LossGraph) -> Iterator[_Loss]:
@@ -174,26 +203,6 @@ def _compiled_losses(run: Run, rank: int) -> Iterator[_Loss]:
                 yield _Loss(call.where, call.name, NODES.get(source.name, ""), source.where)
 
 
-def _finding(run: Run, rank: int, graph: LossGraph, loss: _Loss) -> Finding:
-    gets, advice = _WRONG[loss.function, loss.made]
-    made = loss.made.lower()
-    at = at_place(loss.where)
-    by = f" ({made} at {loss.made_at})" if loss.made_at else f" ({made})"
-    return graph_finding(
-        run,
-        rank,
-        graph,
-        title=f"{loss.function}{at} gets {gets}{by}. {advice.format(function=made)}.",
-        where=loss.where or loss.made_at,
-        evidence={
-            "cause": "input",
-            "loss": loss.function,
-            "input": made,
-            "made_at": loss.made_at,
-        },
-    )
-
-
 _PROBABILITIES = {"aten::_softmax": "Softmax", "aten::sigmoid": "Sigmoid"}
 _ON_TARGETS = ("aten::exp", "aten::xlogy")
 """Operators of kl_div on its target."""
@@ -239,3 +248,78 @@ def _made(ops: pd.DataFrame, memory: TensorReads) -> dict[Tensor, pd.Series]:
         for at in accesses[memory.write[accesses]]:
             found[memory.tensor(int(memory.storage[at]), end)] = op
     return found
+
+
+@dataclass(frozen=True)
+class FxCall:
+    """A call in a captured graph."""
+
+    number: int
+    name: str  # of the function, without its module
+    where: str | None  # file.py:12
+
+
+@dataclass(frozen=True)
+class CapturedGraph:
+    """A graph that torch.compile captured: what a loss in it gets, and what it puts out.
+
+    An fx node does not say which argument is the first. So a loss counts where one input comes from
+    a layer of the graph and the other ones from no layer, as targets do; and not where gradients
+    are switched off in the graph, as for a teacher's targets.
+    """
+
+    calls: dict[int, FxCall]
+    before: dict[int, list[int]]  # node -> nodes whose result it uses
+
+    def source(self, number: int) -> FxCall | None:
+        """Returns what made the numbers of a node's result."""
+        call = self.calls.get(number)
+        for _ in self.calls:
+            if call is None or not _SAME_NUMBERS.fullmatch(call.name):
+                return call
+            before = self.before.get(call.number, [])
+            call = self.calls.get(before[0]) if before else None
+        return None
+
+    def compared(self, loss: FxCall) -> FxCall | None:
+        """Returns what made the input of a loss; None where that is not certain."""
+        if any(call.name == "_set_grad_enabled" for call in self.calls.values()):
+            return None
+        learned = [one for one in self.before.get(loss.number, []) if self._learned(one)]
+        return self.source(learned[0]) if len(learned) == 1 else None
+
+    def output(self) -> FxCall | None:
+        """Returns what made the only result of the graph; None: it has several."""
+        ends = [call for call in self.calls.values() if call.name == "output"]
+        before = self.before.get(ends[0].number, []) if len(ends) == 1 else []
+        return self.source(before[0]) if len(before) == 1 else None
+
+    def _learned(self, number: int) -> bool:
+        """Whether a layer of the graph comes before a node."""
+        pending, seen = [number], {number}
+        while pending:
+            one = pending.pop()
+            if one in self.calls and _CALLED_LAYERS.fullmatch(self.calls[one].name):
+                return True
+            for before in self.before.get(one, []):
+                if before not in seen:
+                    seen.add(before)
+                    pending.append(before)
+        return False
+
+
+def captured_graphs(run: Run, rank: int) -> Iterator[CapturedGraph]:
+    """Yields the graphs that torch.compile captured on a rank, the first one first."""
+    for name in fx_graphs(run, rank):
+        if not name.endswith("(compiled)"):
+            continue
+        calls: dict[int, FxCall] = {}
+        before: dict[int, list[int]] = {}
+        for row in fx_nodes(run, rank, name).itertuples():
+            target = str(row.target) if str(row.op).startswith("call_") else str(row.op)
+            where = short_place(str(row.where)) or None
+            function = target.rpartition(".")[2]
+            calls[int(row.node)] = FxCall(int(row.node), function, where)
+            for user in str(row.next).split():
+                before.setdefault(int(user), []).append(int(row.node))
+        yield CapturedGraph(calls, before)

@@ -7,7 +7,7 @@ there: a layer did, whose output it is. A parameter has the shape that the progr
 
 from __future__ import annotations
 
-from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
@@ -15,7 +15,7 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     graph_finding,
     input_shapes,
     loss_graph,
-    of_graphs,
+    need_graphs,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -28,13 +28,9 @@ _AXIS = ("AsStrided", "Expand", "Index", "Permute", "Select", "Slice", "Split", 
 _ENDS = ("Mean", "Sum")
 
 
-def loss_shapes(run: Run) -> list[Finding]:
+@found_per_rank(need_graphs)
+def loss_shapes(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    return of_graphs(run, _wrong_shape)
-
-
-@per_rank
-def _wrong_shape(run: Run, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
     if graph is None:
         return None

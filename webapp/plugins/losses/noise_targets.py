@@ -17,10 +17,10 @@ from typing import NamedTuple
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
-from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -65,14 +65,9 @@ class _Loss:
     copied: bool = False  # it reads the input
 
 
-def other_noise(run: Run) -> list[Finding]:
+@found_per_rank(need_accesses, need_backward)
+def other_noise(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    need_accesses(run)
-    return [one for rank in run.ranks if (one := _of_rank(run, rank)) is not None]
-
-
-@per_rank
-def _of_rank(run: Run, rank: int) -> Finding | None:
     if not any(map(_DRAW.fullmatch, texts_of(run, "op", "name", rank))):
         return None
     for thread in run.threads_of(rank):

@@ -14,66 +14,59 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pandas as pd
+
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import PLAIN_TENSOR
-from lanescope.collector.format.names import LISTED_MODULE, TRAINING_MODE
+from lanescope.collector.format.names import LISTED_MODULE
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.fault_series import ranks_of, series
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.fault_series import found_per_series, ranks_of
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.nothing_to_check import need_models
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 
-def listed_again(run: Run) -> list[Finding]:
+@found_per_series(LISTED_MODULE, need_models)
+def listed_again(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `shared_parameter`, one per module. Raises NotApplicable."""
-    if logged(run, None, prefix=TRAINING_MODE).empty:
-        raise NotApplicable("record training steps with --level access: no model was called")
-    found = []
-    for name, own in series(run, LISTED_MODULE):
-        ranks = ranks_of(own)
-        graph = loss_graph(run, ranks[0])
-        place, path, kind, parameter = name.split("/", 3)
-        if graph is not None and _follows_itself(graph, parameter):
-            times = int(own["value"].iloc[0])
-            found.append(_finding(run, ranks, place, path, kind, parameter, times))
-    return found
+    ranks = ranks_of(rows)
+    graph = loss_graph(run, ranks[0])
+    where, path, kind, parameter = name.split("/", 3)
+    if graph is None or not _follows_itself(graph, parameter):
+        return None
+    times = int(rows["value"].iloc[0])
+    several = units.count(times)
+    return finding_at(
+        run,
+        ranks[0],
+        0,
+        kind="shared_parameter",
+        confidence="likely",
+        title=f"{path}{at_place(where)} lists one {kind} {several} times: its {several} layers "
+        f"have the same parameters ({parameter} and the others), and what they learn is one layer. "
+        f"Make a module for each: [{kind}(...) for _ in range({several})], or copy.deepcopy() it. "
+        "Where it is meant, call the one module in a loop.",
+        ranks=ranks,
+        where=where,
+        evidence={"cause": "listed_again", "module": path, "times": times, "parameter": parameter},
+    )
 
 
 _ACCUMULATES = "AccumulateGrad"
 _BACKWARD, _OPTIMIZER = schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name
 
 
-def plain_tensors(run: Run) -> list[Finding]:
+@found_per_series(PLAIN_TENSOR, need_models)
+def plain_tensors(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `dead_parameter`, one per tensor. Raises NotApplicable."""
-    if logged(run, None, prefix=TRAINING_MODE).empty:
-        raise NotApplicable("record training steps with --level access: no model was called")
-    found = []
-    for name, own in series(run, PLAIN_TENSOR):
-        ranks = ranks_of(own)
-        where, _, path = name.rpartition("/")
-        if _is_left_out(run, ranks[0]):
-            count = units.counted(int(own["value"].iloc[0]), "element")
-            found.append(_plain(run, ranks, where, path, count))
-    return found
-
-
-def _is_left_out(run: Run, rank: int) -> bool:
-    """Whether the loss leads to a tensor that no optimizer has, by the only pass before a step."""
-    graph = loss_graph(run, rank)
-    leaves = graph.nodes.values() if graph is not None else ()
-    if not any(one.name == _ACCUMULATES and not one.parameter for one in leaves):
-        return False
-    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
-    kinds = phases["kind"].astype("str")
-    steps = phases.loc[kinds == _OPTIMIZER, "start_ns"]
-    passes = phases.loc[kinds == _BACKWARD, "start_ns"]
-    return len(steps) > 1 and int((passes < steps.min()).sum()) == 1
-
-
-def _plain(run: Run, ranks: tuple[int, ...], where: str, path: str, count: str) -> Finding:
+    ranks = ranks_of(rows)
+    if not _is_left_out(run, ranks[0]):
+        return None
+    where, _, path = name.rpartition("/")
+    count = units.counted(int(rows["value"].iloc[0]), "element")
     return finding_at(
         run,
         ranks[0],
@@ -87,6 +80,19 @@ def _plain(run: Run, ranks: tuple[int, ...], where: str, path: str, count: str) 
         where=where or None,
         evidence={"cause": "plain_tensor", "tensor": path},
     )
+
+
+def _is_left_out(run: Run, rank: int) -> bool:
+    """Whether the loss leads to a tensor that no optimizer has, by the only pass before a step."""
+    graph = loss_graph(run, rank)
+    leaves = graph.nodes.values() if graph is not None else ()
+    if not any(one.name == _ACCUMULATES and not one.parameter for one in leaves):
+        return False
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
+    kinds = phases["kind"].astype("str")
+    steps = phases.loc[kinds == _OPTIMIZER, "start_ns"]
+    passes = phases.loc[kinds == _BACKWARD, "start_ns"]
+    return len(steps) > 1 and int((passes < steps.min()).sum()) == 1
 
 
 def _follows_itself(graph: LossGraph, parameter: str) -> bool:
@@ -112,30 +118,3 @@ def _users(graph: LossGraph, parameter: str) -> Iterator[int]:
                 pending.append(number)
             else:
                 yield number
-
-
-def _finding(
-    run: Run,
-    ranks: tuple[int, ...],
-    where: str,
-    path: str,
-    kind: str,
-    parameter: str,
-    times: int,
-) -> Finding:
-    at = at_place(where)
-    several = units.count(times)
-    return finding_at(
-        run,
-        ranks[0],
-        0,
-        kind="shared_parameter",
-        confidence="likely",
-        title=f"{path}{at} lists one {kind} {several} times: its {several} layers have the same "
-        f"parameters ({parameter} and the others), and what they learn is one layer. Make a module "
-        f"for each: [{kind}(...) for _ in range({several})], or copy.deepcopy() it. Where it is "
-        "meant, call the one module in a loop.",
-        ranks=ranks,
-        where=where,
-        evidence={"cause": "listed_again", "module": path, "times": times, "parameter": parameter},
-    )

@@ -78,7 +78,23 @@ def sequence_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         one.length == samples > 1 and one.batch > 1 and not any(one.batch in of for of in shapes)
         for one in layers
     )
-    return _finding(run, rank, graph, layers[0]) if layers and mixed else None
+    if not layers or not mixed:
+        return None
+    layer = layers[0]
+    where = own_place(run, rank, layer.stack)
+    at = at_place(where)
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        kind="mixed_samples",
+        title=f"The {layer.kind}{at} takes the {layer.length} samples of the batch, which the loss "
+        f"compares with as many targets, for the positions of a sequence, and the {layer.batch} "
+        "positions for samples: it mixes samples. Its input is [batch, length, features] and "
+        "should be [length, batch, features], or the other way round: change batch_first.",
+        where=where,
+        evidence={"cause": "batch_first", "samples": layer.length, "positions": layer.batch},
+    )
 
 
 def _compared(graph: LossGraph) -> list[list[int]]:
@@ -251,20 +267,3 @@ def flattened_apart(run: Run, rank: int) -> Finding | None:
             evidence={"cause": "flattened_apart", "length": length, "samples": rows},
         )
     return None
-
-
-def _finding(run: Run, rank: int, graph: LossGraph, layer: _Layer) -> Finding:
-    where = own_place(run, rank, layer.stack)
-    at = at_place(where)
-    return graph_finding(
-        run,
-        rank,
-        graph,
-        kind="mixed_samples",
-        title=f"The {layer.kind}{at} takes the {layer.length} samples of the batch, which the loss "
-        f"compares with as many targets, for the positions of a sequence, and the {layer.batch} "
-        "positions for samples: it mixes samples. Its input is [batch, length, features] and "
-        "should be [length, batch, features], or the other way round: change batch_first.",
-        where=where,
-        evidence={"cause": "batch_first", "samples": layer.length, "positions": layer.batch},
-    )

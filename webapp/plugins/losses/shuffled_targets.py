@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
-from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -70,14 +70,9 @@ class _Read(NamedTuple):
     inputs: list[_Pick]
 
 
-def shuffled_apart(run: Run) -> list[Finding]:
+@found_per_rank(need_accesses, need_backward)
+def shuffled_apart(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    need_accesses(run)
-    return [one for rank in run.ranks if (one := _apart(run, rank)) is not None]
-
-
-@per_rank
-def _apart(run: Run, rank: int) -> Finding | None:
     names = texts_of(run, "op", "name", rank)
     if _DRAW not in names or not any(map(_LOSS.fullmatch, names)):
         return None

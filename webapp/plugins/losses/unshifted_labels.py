@@ -18,7 +18,7 @@ from math import prod
 import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
-from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
@@ -79,15 +79,14 @@ class _Loss:
     single: bool  # no other table is looked up
 
 
-def copied_tokens(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+def _need_losses(run: Run) -> None:
     if not run.counts["access"] or not texts_of(run, "op", "name").intersection(_LOSSES):
         raise NotApplicable("record a cross-entropy with --level access and the native engine")
-    return [one for rank in run.ranks if (one := _copied(run, rank)) is not None]
 
 
-@per_rank
-def _copied(run: Run, rank: int) -> Finding | None:
+@found_per_rank(_need_losses)
+def copied_tokens(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     names = texts_of(run, "op", "name", rank)
     if _LOOKUP not in names or not names.intersection(_LOSSES):
         return None

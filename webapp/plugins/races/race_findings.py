@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, TypedDict
 
 import pandas as pd
 
-from lanescope.webapp.analysis.access_site import MemoryAccess
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.access_site import MemoryAccess, phase_names, storage_names
 from lanescope.webapp.analysis.findings import Confidence, Finding, Severity
 from lanescope.webapp.analysis.links import and_more, thread_lane, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_threads
 from lanescope.webapp.analysis.stack_frames import in_program, line_and_function
 from lanescope.webapp.plugins.races.default_draws import DEFAULT_GENERATOR, default_draws
 from lanescope.webapp.plugins.races.forked_functions import forked_races
-from lanescope.webapp.plugins.races.hogwild import Hogwild, split_hogwild
 from lanescope.webapp.plugins.races.locksets import held_at
 from lanescope.webapp.plugins.races.races import GENERATOR, Race
 from lanescope.webapp.plugins.races.shared_memory import races_of_processes
 from lanescope.webapp.plugins.races.stream_races import all_races
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+
+_OPTIMIZER = schema.PhaseKind.optimizer.name
+_TRAINING = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name, _OPTIMIZER)
 
 
 class AccessEvidence(TypedDict):
@@ -307,3 +311,54 @@ def _race_finding(
 
 def _verb(touch: MemoryAccess) -> str:
     return f"{'writes' if touch.write else 'reads'} it ({touch.op})"
+
+
+@dataclass(frozen=True)
+class Hogwild:
+    """Threads of a rank whose optimizers write the same parameters without waiting for each other
+    (Niu et al. 2011), and all their races.
+
+    That is one decision of the program and many races: every place where the model is read, its
+    gradients are added up or its parameters are stepped races with every other. It is one finding.
+    """
+
+    threads: tuple[str, ...]
+    parameters: tuple[str, ...]  # names, sorted
+    step: Race  # of two optimizers
+    races: tuple[Race, ...]
+
+
+def split_hogwild(run: Run, races: Sequence[Race]) -> tuple[list[Hogwild], list[Race]]:
+    """Returns the Hogwild training, and the races that are not part of it."""
+    found, rest = [], list(races)
+    for rank in sorted({race.rank for race in races}):
+        phases = phase_names(run, rank)
+        optimizer = phases.get(_OPTIMIZER, set())
+        training = set().union(*(phases.get(kind, ()) for kind in _TRAINING))
+        named = set(storage_names(run, rank).values())
+        mine = [race for race in rest if race.rank == rank]
+        steps = [
+            race
+            for race in mine
+            if {race.first.phase, race.second.phase} <= optimizer
+            and race.first.write
+            and race.second.write
+            and named & set(race.tensors)
+        ]
+        if not steps:
+            continue
+        threads = {thread for race in steps for thread in race.threads}
+        part = [
+            race
+            for race in mine
+            if set(race.threads) <= threads
+            and all(_trains(touch, training) for touch in (race.first, race.second))
+        ]
+        parameters = sorted(named & {tensor for race in steps for tensor in race.tensors})
+        found.append(Hogwild(tuple(sorted(threads)), tuple(parameters), steps[0], tuple(part)))
+        rest = [race for race in rest if race not in part]
+    return found, rest
+
+
+def _trains(touch: MemoryAccess, phases: set[str]) -> bool:
+    return touch.phase in phases or touch.op in schema.GRADIENT_RELEASES

@@ -108,7 +108,8 @@ _AUTOGRAD = schema.ThreadKind.native.name
 _ACCUMULATES = re.compile(r"AccumulateGrad$")
 
 _ADVICE = (
-    "Put a lock around both, or give each thread its own model and add the gradients afterwards."
+    "Let all of them hold one lock in backward, or give each thread its own model and add the "
+    "gradients afterwards."
 )
 
 
@@ -122,7 +123,9 @@ def _finding(
     race = min(races, key=lambda one: one.first.start_ns)
     places = " and ".join(dict.fromkeys((race.first.place, race.second.place)))
     shared = _shared_nodes(run, rank, threads)
-    also = f". {units.counted(shared, 'node')} of one graph ran in both" if shared else ""
+    also = (
+        f". {units.counted(shared, 'node')} of one graph ran in several threads" if shared else ""
+    )
     return Finding(
         kind="concurrent_backward",
         severity="error",

@@ -84,7 +84,7 @@ def cuda_contexts(run: Run) -> list[Finding]:
     """
     processes = list(_processes(run))
     if not processes:
-        raise NotApplicable("record a program that uses a GPU: none was used")
+        raise NotApplicable("the program uses no GPU")
     owners: dict[tuple[str, str], _Process] = {}
     for one in processes:
         if one.own is not None and one.own in one.uses:

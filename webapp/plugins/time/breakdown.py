@@ -3,7 +3,8 @@
 An instant of a step belongs to the first category that claims it, so nothing counts twice and
 nothing is left over. On a rank whose device communicates by kernels of its own, the device decides:
 
-    forward, backward, optimizer, compute   a kernel computes, by the phase that launched it
+    forward, backward, optimizer, evaluation, compute   a kernel computes, by the phase that
+                            launched it
     exposed_communication                   a communication kernel runs and none that computes
     waiting_for_ranks                       of that, before the last rank of the group has arrived
     copy                                    only copies run
@@ -17,7 +18,7 @@ Elsewhere the training thread decides, with the autograd threads that work for i
                             until another pipeline stage has ended the microbatch (`pipeline`)
     data_loading            it fetches a batch
     waiting_for_threads     it is blocked in a lock, queue, event, future or join
-    forward, backward, optimizer   an operator runs in that phase
+    forward, backward, optimizer, evaluation   an operator runs in that phase
     other                   an operator runs in another phase or in none
     python                  no recorded operator runs: Python, or operators that were left out
     idle                    the same in traces of tools that do not record threads of Python
@@ -57,6 +58,7 @@ CATEGORIES: Mapping[str, str] = {
     "forward": "forward",
     "backward": "backward",
     "optimizer": "optimizer",
+    "evaluation": "evaluation",
     "compute": "compute",
     "exposed_communication": "exposed communication",
     "waiting_for_ranks": "waiting for other ranks",
@@ -70,7 +72,9 @@ CATEGORIES: Mapping[str, str] = {
 }
 """Name -> what people read, in the order in which charts stack them."""
 
-_PHASES = ("forward", "backward", "optimizer")
+PHASE_CATEGORIES = ("forward", "backward", "optimizer", "evaluation")
+"""Kinds of phases that are categories."""
+
 _DATA = schema.PhaseKind.data.name
 _NO_CATEGORY = (schema.PhaseKind.user.name, schema.PhaseKind.mark.name)
 """A range that the program named says nothing about what runs in it."""
@@ -120,8 +124,7 @@ def rank_step_time(run: Run, rank: int) -> pd.DataFrame:
 @lru_cache(maxsize=64)
 def categories(run: Run, rank: int) -> dict[str, Intervals]:
     """Returns disjoint sets of instants that cover all steps of a rank."""
-    steps = run.steps(rank)
-    rest = Intervals.of(steps.start_ns, steps.end_ns)
+    rest = Intervals.of(run.steps(rank).start_ns, run.steps(rank).end_ns)
     claims = _device_claims(run, rank) if talks_on_device(run, rank) else _thread_claims(run, rank)
     found: dict[str, Intervals] = {}
     for name, claim in claims:
@@ -163,7 +166,7 @@ def _thread_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
         ("waiting_for_ranks", exposed.union(Intervals.of(stages["start_ns"], stages["woken_ns"]))),
         ("data_loading", phases.get(_DATA, _NOTHING)),
         ("waiting_for_threads", _waits(run, thread).subtraction(work)),
-        *((name, phases[name].intersection(work)) for name in _PHASES if name in phases),
+        *((name, phases[name].intersection(work)) for name in PHASE_CATEGORIES if name in phases),
         ("other", work),
     ]
 
@@ -300,11 +303,8 @@ def _last_arrivals(run: Run) -> Int64Array:
     if not run.clock_calibrated:
         return own
     came = arrivals(run)[[*COLLECTIVE_KEYS, "last_ns"]]
-    last = (
-        frame[COLLECTIVE_KEYS]
-        .merge(came, on=COLLECTIVE_KEYS, how="left")["last_ns"]
-        .to_numpy(float)
-    )
+    merged = frame[COLLECTIVE_KEYS].merge(came, on=COLLECTIVE_KEYS, how="left")
+    last = merged["last_ns"].to_numpy(float)
     paired = frame["name"].isin(PAIRED).to_numpy()
     partner = partners(run)["partner_ns"].reindex(frame.index).to_numpy(float)
     last = np.where(paired, np.maximum(partner, own), last)
@@ -340,8 +340,7 @@ def _device_claims(run: Run, rank: int) -> list[tuple[str, Intervals]]:
     thread = training_thread(run, rank)
     phases = phases_of(run, thread)
     exposed = device.communication.subtraction(device.compute)
-    _, transfer = _collectives(run, rank)
-    pending, _ = _collectives(run, rank)
+    pending, transfer = _collectives(run, rank)
     arrived = transfer.union(exposed.subtraction(pending))
     kernels = _kernels(run, rank)
     by_phase = _compute_by_phase(kernels, phases, device)
@@ -375,7 +374,7 @@ def _compute_by_phase(
 ) -> list[tuple[str, Intervals]]:
     """Computation by the phase of the training thread in which it was launched."""
     found = []
-    for name in _PHASES:
+    for name in PHASE_CATEGORIES:
         spans = phases.get(name, _NOTHING)
         inside = spans.covered(kernels.launched + 1) > spans.covered(kernels.launched)
         mine = Intervals.of(kernels.start[inside], kernels.end[inside])
@@ -385,8 +384,7 @@ def _compute_by_phase(
 
 def _launched_gaps(kernels: _Kernels, busy: Intervals) -> Intervals:
     """When nothing runs although the kernel that runs next has been launched."""
-    gaps_end = busy.start[1:]
-    gaps_start = busy.end[:-1]
+    gaps_start, gaps_end = busy.end[:-1], busy.start[1:]
     following = np.searchsorted(kernels.start, gaps_end, side="left")
     launched = kernels.launched[following]
     begins = np.where(launched >= 0, np.maximum(launched, gaps_start), gaps_end)

@@ -50,6 +50,7 @@ CATEGORY_TOKENS = {
     "forward": "forward",
     "backward": "backward",
     "optimizer": "optimizer",
+    "evaluation": "evaluation",
     "compute": "other",
     "exposed_communication": "collective",
     "waiting_for_ranks": "waiting",

@@ -10,7 +10,7 @@ import pandas as pd
 from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.headlines import Headline
 from lanescope.webapp.plugins.collectives.communication import comm_compute_overlap
-from lanescope.webapp.plugins.collectives.skew import comparable_arrivals
+from lanescope.webapp.plugins.collectives.skew import comparable_arrivals, waiting_ranks
 from lanescope.webapp.plugins.collectives.stragglers import same_roles, steadily_late
 from lanescope.webapp.plugins.time.breakdown import mean_steps
 from lanescope.webapp.runs import units
@@ -35,10 +35,22 @@ def waiting_headline(run: Run) -> Headline | None:
     if len(run.ranks) < 2 or not run.clock_calibrated:  # then who came when is not known
         return None
     found = _share(run, "waiting_for_ranks")
+    if found is None:
+        return _waiting_of_run(run)
     with suppress(NotApplicable):
-        if found and same_roles(run) and steadily_late(comparable_arrivals(run)):
+        if same_roles(run) and steadily_late(comparable_arrivals(run)):
             return replace(found, tone="bad")
     return found
+
+
+def _waiting_of_run(run: Run) -> Headline | None:
+    """The rank that waits longest for others, in a run without steps."""
+    table = waiting_ranks(run, (0, run.duration_ns))
+    if table.empty:
+        return None
+    most = table.loc[table["waiting_ns"].idxmax()]
+    note = f"{units.duration(float(most['waiting_ns']))} of the run, on rank {most['rank']:.0f}"
+    return Headline(units.share_cell(float(most["share"])), note)
 
 
 def communication_headline(run: Run) -> Headline | None:
@@ -82,7 +94,7 @@ def _share(run: Run, category: str, note: str = "") -> Headline | None:
     spent: pd.Series = steps[f"{category}_ns"]
     if not spent.any() and category not in ("waiting_for_ranks", "exposed_communication"):
         return None
-    if steps.empty:
+    if not steps["duration_ns"].any():  # no step, or one that takes no time
         return None
     shares = spent / steps["duration_ns"].clip(lower=1)
     about = note or f"{units.duration(float(spent.median()))} of each step"

@@ -15,6 +15,7 @@ from lanescope.webapp.plugins.collectives.slow_places import (
     lines_around,
 )
 from lanescope.webapp.plugins.time.breakdown import (
+    PHASE_CATEGORIES,
     autograd_threads,
     between_operators,
     phases_of,
@@ -31,7 +32,7 @@ About = tuple[str, tuple[str, ...], str]
 """Category, names of the operators around a piece, module."""
 
 _CATEGORY: Mapping[str, str] = {"data": "data_loading"}
-_KINDS = ("data", "forward", "backward", "optimizer")
+_KINDS = ("data", *PHASE_CATEGORIES)
 _STEPS_NEAR = 5
 """Steps before and after whose samples say at which line a gap between two operators is."""
 

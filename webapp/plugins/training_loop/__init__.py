@@ -36,7 +36,6 @@ PLUGIN = Plugin(
             "Clippings that get no gradient",
             "ineffective_calls:clipped_nothing",
             ("exploding_gradient",),
-            order=191,
             needs="clip_grad_norm_ in 4 steps",
             misses="clipping by hand; torch before 2.6",
         ),
@@ -44,7 +43,6 @@ PLUGIN = Plugin(
             "Gradients that the loss of another optimizer left",
             "ineffective_calls:left_gradients",
             ("wrong_gradient",),
-            order=191,
             needs="two optimizers, and 5 steps",
             misses="losses that both train parameters of the other optimizer; gradients that are "
             "clipped in between; training in several threads",
@@ -53,7 +51,6 @@ PLUGIN = Plugin(
             "Checkpointed functions that draw other numbers in backward",
             "ineffective_calls:drawn_again",
             ("wrong_gradient",),
-            order=191,
             needs="torch.utils.checkpoint",
             misses="checkpoints of other libraries; numbers that are not torch's",
         ),
@@ -85,7 +82,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Schedulers of another optimizer",
-            "idle_schedulers:idle_schedulers",
+            "schedule_findings:idle_schedulers",
             ("dead_parameter",),
             order=192,
             needs="a scheduler of torch, and 3 of its steps",
@@ -95,7 +92,6 @@ PLUGIN = Plugin(
             "Annealing given in epochs that steps with batches",
             "schedule_findings:short_annealings",
             ("dead_parameter",),
-            order=192,
             needs="CosineAnnealingLR of torch, for twice its length",
             misses="other schedulers; lengths above 100; runs that end earlier",
         ),
@@ -103,7 +99,6 @@ PLUGIN = Plugin(
             "Cycles and warm-ups given in batches that step with epochs",
             "schedule_findings:slow_cycles",
             ("dead_parameter",),
-            order=192,
             needs="OneCycleLR of torch and 2 of its steps, or LambdaLR and 3 of its steps",
             misses="other schedulers; cycles that get total_steps in runs that end earlier; "
             "warm-ups that have come to a fiftieth",
@@ -112,7 +107,6 @@ PLUGIN = Plugin(
             "Plateaus in the wrong mode",
             "schedule_findings:wrong_plateaus",
             ("dead_parameter",),
-            order=192,
             needs="6 calls of ReduceLROnPlateau.step() with a Python number",
             misses="numbers that should rise in mode min and are no shares of samples, as rewards; "
             "numbers that are tensors",
@@ -121,7 +115,6 @@ PLUGIN = Plugin(
             "Optimizers made again for each step",
             "schedule_findings:renewed_optimizers",
             ("dead_parameter",),
-            order=192,
             needs="6 steps",
             misses="optimizers that are made for a few steps each, as in each epoch; several that "
             "step in turn",
@@ -139,7 +132,6 @@ PLUGIN = Plugin(
             "Epochs that shuffle alike",
             "repeated_seeds:same_orders",
             ("repeated_data",),
-            order=48,
             native=True,
             needs="level access; a torch DataLoader that shuffles 32 samples or more, for 3 epochs",
             misses="samplers other than torch's RandomSampler; seeds that repeat after some epochs",
@@ -176,7 +168,6 @@ PLUGIN = Plugin(
             "Inputs that are divided by 255 twice",
             "input_scales:divided_twice",
             ("wrong_scale",),
-            order=200,
             native=True,
             needs="level access; a model called as a module in training, at 4 sampled steps",
             misses="images that are normalised in between; inputs of 16 bits",
@@ -185,7 +176,6 @@ PLUGIN = Plugin(
             "Inputs that are bytes",
             "input_scales:unscaled_bytes",
             ("wrong_scale",),
-            order=200,
             needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., of a model in host memory",
             misses="pictures of fewer than 64 numbers; layers other than linear and convolution",
         ),
@@ -193,7 +183,6 @@ PLUGIN = Plugin(
             "Dropout in evaluation",
             "evaluations:evaluated_dropout",
             ("evaluation_mode",),
-            order=200,
             native=True,
             needs="level access; 3 calls of a model in evaluation mode, without gradients",
             misses="evaluation with gradients; compiled models",
@@ -212,7 +201,6 @@ PLUGIN = Plugin(
             "Updates of parameters that nothing reads",
             "dropped_updates:dropped_updates",
             ("dead_parameter",),
-            order=155,
             native=True,
             needs="level access; 5 steps with operators on parameters outside of an optimizer",
             misses="updates of a single parameter; results that are read without torch",
@@ -232,7 +220,6 @@ PLUGIN = Plugin(
             "Frozen layers whose running statistics change",
             "frozen_statistics:frozen_statistics",
             ("evaluation_mode",),
-            order=200,
             needs="level access; batch normalisation without trained parameters, at 3 sampled "
             "steps",
             misses="models within DistributedDataParallel; more than 20 buffers of a model",
@@ -241,7 +228,6 @@ PLUGIN = Plugin(
             "Running statistics of the last batch",
             "frozen_statistics:newest_batches",
             ("evaluation_mode",),
-            order=200,
             needs="level access; batch normalisation in a model that is called as a module",
             misses="momenta below 0.9; momenta that are set after the first call of the model",
         ),
@@ -249,7 +235,6 @@ PLUGIN = Plugin(
             "Evaluation with statistics of no batch",
             "frozen_statistics:fresh_statistics",
             ("evaluation_mode",),
-            order=200,
             needs="level access; two evaluations of a model with batch normalisation, without "
             "gradients",
             misses="models whose first batch normalisation has other statistics; models that are "
@@ -268,7 +253,6 @@ PLUGIN = Plugin(
             "Averages that take almost all from the newest parameters",
             "moving_averages:swapped_average",
             ("wrong_average",),
-            order=199,
             native=True,
             needs="level access; averages by mul, add or lerp with Python numbers at four of the "
             "steps 0, 1, 2, 4, 8, ...",
@@ -279,7 +263,6 @@ PLUGIN = Plugin(
             "Averages that are written to the model",
             "moving_averages:reversed_average",
             ("wrong_average",),
-            order=199,
             native=True,
             needs="level access; averages by mul, add or lerp with Python numbers at four of the "
             "steps 0, 1, 2, 4, 8, ...",
@@ -287,7 +270,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Trainings resumed without the state of their optimizer",
-            "fresh_optimizers:fresh_optimizers",
+            "unloaded_states:fresh_optimizers",
             ("not_loaded",),
             order=198,
             needs="torch.load of a file that this run writes as well",
@@ -327,7 +310,6 @@ PLUGIN = Plugin(
             "DataLoaders that hand out None",
             "loader_findings:lost_batches",
             ("lost_error",),
-            order=49,
             needs="level access; a torch DataLoader",
             misses="samples that are left out of a batch",
         ),
@@ -343,7 +325,6 @@ PLUGIN = Plugin(
             "Attributes that torch does not read",
             "ineffective_settings:unread_attributes",
             ("unread_setting",),
-            order=198,
             needs="level access; a model called as a module in training, or an optimizer of torch",
             misses="spellings that are not like requires_grad; attributes that are set after the "
             "first call of the model",
@@ -352,7 +333,6 @@ PLUGIN = Plugin(
             "Groups without weight decay that leave out little",
             "ineffective_settings:spare_groups",
             ("unread_setting",),
-            order=198,
             needs="an optimizer of several groups",
             misses="groups that have a fifth of the norms and biases, or other parameters; decay "
             "under other names than weight_decay",
@@ -385,7 +365,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Datasets that workers have an older copy of",
-            "stale_datasets:stale_datasets",
+            "loader_findings:stale_datasets",
             ("repeated_data",),
             order=49,
             needs="level access; a torch DataLoader with persistent_workers",

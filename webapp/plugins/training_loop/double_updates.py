@@ -11,6 +11,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_steps
@@ -23,16 +24,33 @@ _MIN_SHARE = 0.9  # of those whose gradients an optimizer used
 _LISTED = 20
 
 
-def updated_twice(run: Run) -> list[Finding]:
+@found_in_rows(need_steps)
+def updated_twice(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `shared_parameter`, one per rank. Raises NotApplicable."""
-    rows = need_steps(run)
-    found = []
-    for rank, own in rows.groupby("rank", sort=True):
-        if own["optimizer"].nunique() > 1:
-            twice = _twice(run, int(str(rank)), own)
-            if not twice.empty:
-                found.append(_finding(run, int(str(rank)), twice))
-    return found
+    if rows["optimizer"].nunique() < 2:
+        return None
+    twice = _twice(run, rank, rows)
+    if twice.empty:
+        return None
+    first = twice.iloc[0]
+    step, passes = int(first["step"]), int(first["passes"])
+    return finding_at(
+        run,
+        rank,
+        step,
+        kind="shared_parameter",
+        severity="error",
+        title=f"Two optimizers update {first['parameter']}{and_more(len(twice), 'parameter')} by "
+        f"the same gradient, after each of {units.count(passes)} backward passes since step "
+        f"{step}: it moves twice per step. Leave it out of one of them, as a tied weight belongs "
+        "to one optimizer.",
+        where=phase_place(run, rank, schema.PhaseKind.optimizer.name, None),
+        evidence={
+            "cause": "updated_twice",
+            "parameters": [str(name) for name in twice["parameter"][:_LISTED]],
+            "steps": passes,
+        },
+    )
 
 
 def _twice(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
@@ -59,25 +77,3 @@ def _twice(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
     often = (result["passes"] >= _MIN_TWICE) & (result["passes"] >= _MIN_SHARE * result["used"])
     return result[often]
-
-
-def _finding(run: Run, rank: int, twice: pd.DataFrame) -> Finding:
-    first = twice.iloc[0]
-    step, passes = int(first["step"]), int(first["passes"])
-    return finding_at(
-        run,
-        rank,
-        step,
-        kind="shared_parameter",
-        severity="error",
-        title=f"Two optimizers update {first['parameter']}{and_more(len(twice), 'parameter')} by "
-        f"the same gradient, after each of {units.count(passes)} backward passes since step "
-        f"{step}: it moves twice per step. Leave it out of one of them, as a tied weight belongs "
-        "to one optimizer.",
-        where=phase_place(run, rank, schema.PhaseKind.optimizer.name, None),
-        evidence={
-            "cause": "updated_twice",
-            "parameters": [str(name) for name in twice["parameter"][:_LISTED]],
-            "steps": passes,
-        },
-    )

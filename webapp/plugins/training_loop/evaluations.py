@@ -17,6 +17,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, ops_named, to_frame
+from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place, step_link
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations
@@ -41,19 +42,14 @@ COMPARES = (
 _EVALUATION, _DATA = schema.PhaseKind.evaluation.name, schema.PhaseKind.data.name
 
 
-def evaluated_in_training(run: Run) -> list[Finding]:
+@found_in_rows(need_evaluations)
+def evaluated_in_training(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
-    found = []
-    for key, own in need_evaluations(run).groupby("rank", sort=True):
-        rank = int(str(key))
-        if not own["value"].all():
-            continue
-        for thread in run.threads_of(rank):
-            calls = _evaluations(run, rank, thread.thread)
-            if len(calls):
-                found.append(_finding(run, rank, calls))
-                break
-    return found
+    for thread in run.threads_of(rank) if rows["value"].all() else ():
+        calls = _evaluations(run, rank, thread.thread)
+        if len(calls):
+            return _finding(run, rank, calls)
+    return None
 
 
 def _evaluations(run: Run, rank: int, thread: str) -> pd.DataFrame:
@@ -137,17 +133,29 @@ _MIN_DROPPED, _LOOKED_AT = 3, 200
 DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
 
 
-def evaluated_dropout(run: Run) -> list[Finding]:
+@found_in_rows(need_evaluations)
+def evaluated_dropout(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
-    found = []
-    for key, own in need_evaluations(run).groupby("rank", sort=True):
-        rank = int(str(key))
-        if own["value"].any():  # a model is evaluated in training mode, as some are on purpose
-            continue
-        ops = _dropped_out(run, rank)
-        if len(ops) >= _MIN_DROPPED:
-            found.append(_dropout(run, rank, ops))
-    return found
+    if rows["value"].any():  # a model is evaluated in training mode, as some are on purpose
+        return None
+    ops = _dropped_out(run, rank)
+    if len(ops) < _MIN_DROPPED:
+        return None
+    first = ops.iloc[0]
+    where = first_place(run, rank, ops["stack"].dropna().unique())
+    return finding_at(
+        run,
+        rank,
+        first,
+        kind="evaluation_mode",
+        confidence="likely",
+        title=f"Dropout{at_place(where)} is on while the model is in evaluation "
+        f"mode, in {units.count(len(ops))} calls: a function of dropout does not follow eval(), "
+        "so results of the evaluation are random. Pass training=self.training (for attention "
+        "dropout_p=p if self.training else 0.0), or use torch.nn.Dropout.",
+        where=where,
+        evidence={"cause": "evaluated_dropout", "calls": len(ops)},
+    )
 
 
 def dropout_ops(run: Run, rank: int, columns: list[str]) -> pd.DataFrame:
@@ -178,21 +186,3 @@ def _dropped_out(run: Run, rank: int) -> pd.DataFrame:
         for one in calls.itertuples()
     ]
     return calls[np.array(kept, bool)]
-
-
-def _dropout(run: Run, rank: int, ops: pd.DataFrame) -> Finding:
-    first = ops.iloc[0]
-    where = first_place(run, rank, ops["stack"].dropna().unique())
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="evaluation_mode",
-        confidence="likely",
-        title=f"Dropout{at_place(where)} is on while the model is in evaluation "
-        f"mode, in {units.count(len(ops))} calls: a function of dropout does not follow eval(), "
-        "so results of the evaluation are random. Pass training=self.training (for attention "
-        "dropout_p=p if self.training else 0.0), or use torch.nn.Dropout.",
-        where=where,
-        evidence={"cause": "evaluated_dropout", "calls": len(ops)},
-    )

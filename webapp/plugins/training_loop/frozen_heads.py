@@ -7,13 +7,12 @@ was filled by a random number generator, by nothing else, and is frozen to the e
 
 from __future__ import annotations
 
-import pandas as pd
-
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, samples
 from lanescope.webapp.runs.run import Run
 
@@ -26,13 +25,9 @@ _MOVES = 6
 _MIN_LOADED, _MIN_STEPS = 4, 4  # parameters, and optimizer steps
 
 
-def frozen_heads(run: Run) -> list[Finding]:
+@found_per_rank(need_accesses, need_backward, ahead=False)
+def frozen_heads(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    need_accesses(run)
-    return [one for rank in run.ranks if (one := _of_rank(run, rank)) is not None]
-
-
-def _of_rank(run: Run, rank: int) -> Finding | None:
     steps = rank_gradient_rows(run, rank)
     rows = samples(run)
     rows = rows[rows["rank"] == rank]
@@ -51,7 +46,19 @@ def _of_rank(run: Run, rank: int) -> Finding | None:
     loaded = [name for name in free.index if origins.get(name, "") is None]
     if fresh != set(heads) or len(loaded) < _MIN_LOADED or not trained <= set(loaded):
         return None
-    return _finding(run, rank, rows, head, heads)
+    first = rows[rows["parameter"].isin(heads)].iloc[0]
+    return finding_at(
+        run,
+        rank,
+        first,
+        kind="dead_parameter",
+        confidence="likely",
+        title=f"{heads[0]}{and_more(len(heads), 'parameter')} of the last layer {head} "
+        f"{'are' if len(heads) > 1 else 'is'} frozen with the random numbers that the layer was "
+        "made with, while what was loaded is trained. Call requires_grad_(True) on the new head "
+        "after the others are frozen.",
+        evidence={"cause": "frozen_head", "parameters": heads},
+    )
 
 
 def _model(parameter: str) -> str:
@@ -106,19 +113,3 @@ class _Origins:
         if name == "aten::copy_" and place[1] == 0 and others and others[0] not in self._named:
             return None
         return self._of(others[0], place[0], moves + 1) if others else None
-
-
-def _finding(run: Run, rank: int, rows: pd.DataFrame, head: str, heads: list[str]) -> Finding:
-    first = rows[rows["parameter"].isin(heads)].iloc[0]
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="dead_parameter",
-        confidence="likely",
-        title=f"{heads[0]}{and_more(len(heads), 'parameter')} of the last layer {head} "
-        f"{'are' if len(heads) > 1 else 'is'} frozen with the random numbers that the layer was "
-        "made with, while what was loaded is trained. Call requires_grad_(True) on the new head "
-        "after the others are frozen.",
-        evidence={"cause": "frozen_head", "parameters": heads},
-    )

@@ -10,11 +10,15 @@ another one by its momentum has its weights written as well.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
 import pyarrow.compute as pc
 
 from lanescope.collector.format.loop_names import BATCH_MOMENTUM, FRESH_STATISTICS
 from lanescope.collector.format.names import BUFFER_HASH, TRAINING_MODE
+from lanescope.webapp.analysis.cluster import found_per_rank
+from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_steps
@@ -48,49 +52,51 @@ def frozen_statistics(run: Run) -> list[Finding]:
     return found
 
 
-def newest_batches(run: Run) -> list[Finding]:
+@found_per_rank(need_steps, ahead=False)
+def newest_batches(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
-    need_steps(run)
-    found = []
-    for key, own in logged(run, None, prefix=BATCH_MOMENTUM).groupby("rank", sort=True):
-        names = [*own["name"].astype("str").drop_duplicates()]
-        layer, _, kind = names[0].partition("/")
-        momentum = float(own["value"].iloc[0])
-        title = (
-            f"{kind} {layer}{and_more(len(names), 'layer')} has momentum={momentum:g}: torch takes "
-            "that share of the newest batch, so evaluation normalises by the last batch of the "
-            f"training. Other frameworks count the other way: pass momentum={1 - momentum:.2g}."
-        )
-        evidence = {"cause": "momentum", "modules": names[:20], "momentum": momentum}
-        found.append(_warning(run, int(str(key)), title, evidence))
-    return found
+    rows = logged(run, rank, prefix=BATCH_MOMENTUM)
+    if rows.empty:
+        return None
+    names = [*rows["name"].astype("str").drop_duplicates()]
+    layer, _, kind = names[0].partition("/")
+    momentum = float(rows["value"].iloc[0])
+    title = (
+        f"{kind} {layer}{and_more(len(names), 'layer')} has momentum={momentum:g}: torch takes "
+        "that share of the newest batch, so evaluation normalises by the last batch of the "
+        f"training. Other frameworks count the other way: pass momentum={1 - momentum:.2g}."
+    )
+    evidence = {"cause": "momentum", "modules": names[:20], "momentum": momentum}
+    return _warning(run, rank, title, evidence)
 
 
-def fresh_statistics(run: Run) -> list[Finding]:
-    """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
+def _untrained(run: Run) -> pd.DataFrame:
+    """Statistics of models that are not called with gradients themselves: others train with the
+    same ones, maybe on purpose."""
     need_steps(run)
-    found = []
     trained = set(logged(run, None, prefix=TRAINING_MODE)["name"].astype("str"))
     rows = logged(run, None, prefix=FRESH_STATISTICS)
-    # One that is itself called with gradients trains with the same statistics, maybe on purpose.
-    rows = rows[~rows["name"].astype("str").str.split("/", n=1).str[0].isin(trained)]
-    for key, own in rows.groupby("rank", sort=True):
-        values = own.groupby("name", sort=False, observed=True)["value"]
-        fresh = (values.min() >= 0) & (values.nunique() >= _MIN_EVALUATED)
-        if not fresh.any():
-            continue
-        model, _, layer = str(fresh.index[fresh][0]).partition("/")
-        times = int(values.size()[fresh.index[fresh][0]])
-        title = (
-            f"Batch normalisation {layer} of {model} has the running statistics that it was built "
-            f"with, mean 0 and variance 1, in {times} evaluations between which the parameters of "
-            "the model changed: it never saw a batch in training mode, as an average that takes "
-            "parameters alone. Copy the buffers as well, zip(average.buffers(), model.buffers()), "
-            "or use torch.optim.swa_utils.AveragedModel, which does."
-        )
-        evidence: dict[str, object] = {"cause": "fresh_statistics", "model": model, "layer": layer}
-        found.append(_warning(run, int(str(key)), title, evidence))
-    return found
+    return rows[~rows["name"].astype("str").str.split("/", n=1).str[0].isin(trained)]
+
+
+@found_in_rows(_untrained)
+def fresh_statistics(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
+    """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
+    values = rows.groupby("name", sort=False, observed=True)["value"]
+    fresh = (values.min() >= 0) & (values.nunique() >= _MIN_EVALUATED)
+    if not fresh.any():
+        return None
+    model, _, layer = str(fresh.index[fresh][0]).partition("/")
+    times = int(values.size()[fresh.index[fresh][0]])
+    title = (
+        f"Batch normalisation {layer} of {model} has the running statistics that it was built "
+        f"with, mean 0 and variance 1, in {times} evaluations between which the parameters of the "
+        "model changed: it never saw a batch in training mode, as an average that takes parameters "
+        "alone. Copy the buffers as well, zip(average.buffers(), model.buffers()), or use "
+        "torch.optim.swa_utils.AveragedModel, which does."
+    )
+    evidence = {"cause": "fresh_statistics", "model": model, "layer": layer}
+    return _warning(run, rank, title, evidence)
 
 
 def _frozen(rows: pd.DataFrame) -> set[str]:
@@ -128,7 +134,7 @@ def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
     return _warning(run, rank, title, {"cause": "frozen_statistics", "modules": layers[:20]})
 
 
-def _warning(run: Run, rank: int, title: str, evidence: dict[str, object]) -> Finding:
+def _warning(run: Run, rank: int, title: str, evidence: Mapping[str, object]) -> Finding:
     return finding_at(
         run,
         rank,

@@ -16,37 +16,17 @@ from lanescope.collector.format.loop_names import (
     NUMBERS_DRAWN_AGAIN,
     OWN_STATE,
 )
-from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.plugins.training_loop.line_findings import of_lines
+from lanescope.webapp.plugins.training_loop.line_findings import each_line
 from lanescope.webapp.runs import units
-from lanescope.webapp.runs.run import Run
 
 _MIN_CLIPPINGS = 4
 _MIN_MIXED = 4
 _MIN_STATES = 2  # in different steps
 
 
-def clipped_nothing(run: Run) -> list[Finding]:
+@each_line(CLIPPED_NOTHING, "exploding_gradient", "clipped_nothing")
+def clipped_nothing(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     """Returns findings of kind `exploding_gradient`, one per line. Raises NotApplicable."""
-    return of_lines(run, CLIPPED_NOTHING, _clips, "exploding_gradient", "clipped_nothing")
-
-
-def own_states(run: Run) -> list[Finding]:
-    """Returns findings of kind `shared_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, OWN_STATE, _loads, "shared_parameter", "own_state")
-
-
-def drawn_again(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_gradient`, one per line. Raises NotApplicable."""
-    return of_lines(run, NUMBERS_DRAWN_AGAIN, _draws, "wrong_gradient", "drawn_again", "certain")
-
-
-def left_gradients(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_gradient`, one per line. Raises NotApplicable."""
-    return of_lines(run, LEFT_GRADIENTS, _uses, "wrong_gradient", "left_gradients")
-
-
-def _clips(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     count = int(rows["value"].max())
     if len(rows) < _MIN_CLIPPINGS or (rows["value"] < 0).any():
         return None
@@ -64,7 +44,9 @@ def _clips(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     )
 
 
-def _loads(at: str, kind: str, rows: pd.DataFrame) -> str | None:
+@each_line(OWN_STATE, "shared_parameter", "own_state")
+def own_states(at: str, kind: str, rows: pd.DataFrame) -> str | None:
+    """Returns findings of kind `shared_parameter`, one per line. Raises NotApplicable."""
     if rows["step"].nunique() < _MIN_STATES:
         return None
     return (
@@ -74,7 +56,9 @@ def _loads(at: str, kind: str, rows: pd.DataFrame) -> str | None:
     )
 
 
-def _uses(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+@each_line(LEFT_GRADIENTS, "wrong_gradient", "left_gradients")
+def left_gradients(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    """Returns findings of kind `wrong_gradient`, one per line. Raises NotApplicable."""
     if len(rows) < _MIN_MIXED:
         return None
     own, other = rest.split("/", 1)
@@ -86,7 +70,9 @@ def _uses(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     )
 
 
-def _draws(at: str, rest: str, rows: pd.DataFrame) -> str:
+@each_line(NUMBERS_DRAWN_AGAIN, "wrong_gradient", "drawn_again", "certain")
+def drawn_again(at: str, rest: str, rows: pd.DataFrame) -> str:
+    """Returns findings of kind `wrong_gradient`, one per line. Raises NotApplicable."""
     return (
         f"The function that is checkpointed{at} draws random numbers, and checkpoint() does not "
         "keep the generator's state: backward runs it again with other ones (dropout drops other "

@@ -19,13 +19,12 @@ from lanescope.collector.format.loop_names import (
     SPARE_GROUP,
     UNREAD_SETTING,
 )
-from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.fault_series import finding_of_series, series
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.fault_series import finding_of_series, found_per_series, series
+from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import and_more, at_place
-from lanescope.webapp.analysis.nothing_to_check import need_steps
-from lanescope.webapp.analysis.parameter_history import logged, samples
+from lanescope.webapp.analysis.nothing_to_check import need_models, need_steps
+from lanescope.webapp.analysis.parameter_history import samples
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -34,25 +33,22 @@ _RATE = "optimizer"
 _MIN_DECAYED, _DECAYED_TIMES = 2, 4  # parameters, and times those that are left out
 
 
-def unread_attributes(run: Run) -> list[Finding]:
+@found_per_series(UNREAD_SETTING, need_steps)
+def unread_attributes(run: Run, name: str, rows: pd.DataFrame) -> Finding:
     """Returns findings of kind `unread_setting`, one per line. Raises NotApplicable."""
-    need_steps(run)
-    found = []
-    for name, own in series(run, UNREAD_SETTING):
-        where, holder, attribute, value, first = name.split("/", 4)
-        at = at_place(where)
-        number = float(own["value"].iloc[0])
-        if holder == _RATE:
-            title = (
-                f"{first}.{attribute} = {value}{at} has no effect: the optimizer reads the rate of "
-                f"its groups, which is {number:g}. Set it there: for group in "
-                "optimizer.param_groups: group['lr'] = ..., or use a scheduler."
-            )
-        else:
-            title = _not_frozen(at, holder, attribute, value, first, int(number))
-        evidence = {"cause": "unread", "attribute": attribute, "object": first}
-        found.append(_finding(run, own, "unread_setting", where, title, evidence))
-    return found
+    where, holder, attribute, value, first = name.split("/", 4)
+    at = at_place(where)
+    number = float(rows["value"].iloc[0])
+    if holder == _RATE:
+        title = (
+            f"{first}.{attribute} = {value}{at} has no effect: the optimizer reads the rate of "
+            f"its groups, which is {number:g}. Set it there: for group in "
+            "optimizer.param_groups: group['lr'] = ..., or use a scheduler."
+        )
+    else:
+        title = _not_frozen(at, holder, attribute, value, first, int(number))
+    evidence = {"cause": "unread", "attribute": attribute, "object": first}
+    return _finding(run, rows, "unread_setting", where, title, evidence)
 
 
 def _not_frozen(at: str, holder: str, attribute: str, value: str, first: str, count: int) -> str:
@@ -68,29 +64,23 @@ def _not_frozen(at: str, holder: str, attribute: str, value: str, first: str, co
     return f"{attribute} = {value}{at} on {first} has no effect: {why}, and {several}. Call {do}."
 
 
-def spare_groups(run: Run) -> list[Finding]:
+@found_per_series(SPARE_GROUP, need_steps)
+def spare_groups(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `unread_setting`, one per line. Raises NotApplicable."""
-    need_steps(run)
-    found = []
-    for name, own in series(run, SPARE_GROUP):
-        where, kind = name.split("/")
-        decayed, left_out = _norms_and_biases(run, int(own["rank"].iloc[0]))
-        few = int(own["value"].iloc[0])
-        if few > len(left_out) or len(decayed) < max(_MIN_DECAYED, _DECAYED_TIMES * few):
-            continue
-        at = at_place(where)
-        has = (
-            f"only {' and '.join(left_out[:2])}{and_more(few - 1, 'parameter')}" if few else "none"
-        )
-        title = (
-            f"The group of {kind} without weight decay{at} leaves out {has} of the norms and "
-            f"biases: {decayed[0]}{and_more(len(decayed), 'parameter')} decay with the weights. "
-            "Names are paths (layers.0.norm.weight): test any(part in name for part in no_decay), "
-            "not name in no_decay."
-        )
-        evidence = {"cause": "spare_group", "parameters": decayed[:20]}
-        found.append(_finding(run, own, "unread_setting", where, title, evidence))
-    return found
+    where, kind = name.split("/")
+    decayed, left_out = _norms_and_biases(run, int(rows["rank"].iloc[0]))
+    few = int(rows["value"].iloc[0])
+    if few > len(left_out) or len(decayed) < max(_MIN_DECAYED, _DECAYED_TIMES * few):
+        return None
+    has = f"only {' and '.join(left_out[:2])}{and_more(few - 1, 'parameter')}" if few else "none"
+    title = (
+        f"The group of {kind} without weight decay{at_place(where)} leaves out {has} of the norms "
+        f"and biases: {decayed[0]}{and_more(len(decayed), 'parameter')} decay with the weights. "
+        "Names are paths (layers.0.norm.weight): test any(part in name for part in no_decay), "
+        "not name in no_decay."
+    )
+    evidence = {"cause": "spare_group", "parameters": decayed[:20]}
+    return _finding(run, rows, "unread_setting", where, title, evidence)
 
 
 def _norms_and_biases(run: Run, rank: int) -> tuple[list[str], list[str]]:
@@ -157,23 +147,18 @@ def broken_ties(run: Run) -> list[Finding]:
     return found or _copied_ties(run)
 
 
-def reordered_inputs(run: Run) -> list[Finding]:
+@found_per_series(REORDERED_INPUT, need_models)
+def reordered_inputs(run: Run, name: str, rows: pd.DataFrame) -> Finding:
     """Returns findings of kind `mixed_samples`, one per line. Raises NotApplicable."""
-    if logged(run, None, prefix=TRAINING_MODE).empty:
-        raise NotApplicable("record training steps with --level access: no model was called")
-    found = []
-    for name, own in series(run, REORDERED_INPUT):
-        where, kind, shape, before = name.split("/")
-        at = at_place(where)
-        title = (
-            f"The input of {kind}{at} is mixed up: its shape {shape} is that of a tensor "
-            f"{before} by view() or reshape(), which keeps the numbers in their old order, so each "
-            "row or image holds parts of others. Use permute() or transpose() to exchange "
-            "dimensions."
-        )
-        evidence = {"cause": "reordered", "shape": shape, "before": before}
-        found.append(_finding(run, own, "mixed_samples", where, title, evidence))
-    return found
+    where, kind, shape, before = name.split("/")
+    title = (
+        f"The input of {kind}{at_place(where)} is mixed up: its shape {shape} is that of a tensor "
+        f"{before} by view() or reshape(), which keeps the numbers in their old order, so each "
+        "row or image holds parts of others. Use permute() or transpose() to exchange "
+        "dimensions."
+    )
+    evidence = {"cause": "reordered", "shape": shape, "before": before}
+    return _finding(run, rows, "mixed_samples", where, title, evidence)
 
 
 def _ends(name: str, path: str) -> bool:

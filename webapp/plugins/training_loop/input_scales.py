@@ -17,6 +17,7 @@ from lanescope.collector.format.loop_names import (
     UNSCALED_BYTES,
 )
 from lanescope.webapp.analysis.arrow_columns import ops_named
+from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
@@ -61,33 +62,31 @@ def input_scales(run: Run) -> list[Finding]:
     return list(found.values())
 
 
-def divided_twice(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
+def _divided_twice(run: Run) -> pd.DataFrame:
     if logged(run, None, prefix=INPUT_SCALE).empty:
-        raise NotApplicable("record training steps with --level access: no model was called")
-    rows = logged(run, None, prefix=DIVIDED_TWICE)
-    found = []
-    for key, own in rows.groupby("rank", sort=True):
-        rank, first = int(str(key)), own.iloc[0]
-        if len(own) < _MIN_TRAINED:
-            continue
-        where = _divided(run, rank, first)
-        model = str(first["name"]).rpartition("/")[0]
-        found.append(
-            finding_at(
-                run,
-                rank,
-                first,
-                kind="wrong_scale",
-                title=f"The inputs of {model}{at_place(where)} are divided by 255 "
-                "twice: they are whole multiples of 1/65025, 0.0039 at most, as bytes are that "
-                "ToTensor() has scaled to 0 to 1 before. The model hardly sees them, and learns "
-                "slowly. Leave the second division out.",
-                where=where,
-                evidence={"cause": "divided_twice", "calls": len(own)},
-            )
-        )
-    return found
+        raise NotApplicable("record with --level access: no model has inputs of floating point")
+    return logged(run, None, prefix=DIVIDED_TWICE)
+
+
+@found_in_rows(_divided_twice)
+def divided_twice(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
+    """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
+    if len(rows) < _MIN_TRAINED:
+        return None
+    first = rows.iloc[0]
+    where = _divided(run, rank, first)
+    model = str(first["name"]).rpartition("/")[0]
+    return finding_at(
+        run,
+        rank,
+        first,
+        kind="wrong_scale",
+        title=f"The inputs of {model}{at_place(where)} are divided by 255 twice: they are whole "
+        "multiples of 1/65025, 0.0039 at most, as bytes are that ToTensor() has scaled to 0 to 1 "
+        "before. The model hardly sees them, and learns slowly. Leave the second division out.",
+        where=where,
+        evidence={"cause": "divided_twice", "calls": len(rows)},
+    )
 
 
 @each_rank_of_graphs

@@ -12,6 +12,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_rows
 from lanescope.webapp.analysis.parameter_history import clip_place, logged
@@ -23,20 +24,35 @@ _MIN_LATE = 5  # calls
 _MIN_SHARE = 0.9  # of the calls
 
 
-def clipped_late(run: Run) -> list[Finding]:
+def _norms(run: Run) -> pd.DataFrame:
+    return need_rows(logged(run, None, CLIP_NORM), "the program does not call clip_grad_norm_")
+
+
+@found_in_rows(_norms)
+def clipped_late(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `exploding_gradient`, one per rank. Raises NotApplicable."""
-    norms = need_rows(logged(run, None, CLIP_NORM), "the program does not call clip_grad_norm_")
-    limits = logged(run, None, CLIP_LIMIT)
-    found = []
-    for rank, own in norms.groupby("rank", sort=True):
-        clips = own.sort_values("time_ns")
-        known = limits[limits["rank"] == rank].drop_duplicates("time_ns").set_index("time_ns")
-        clips = clips.assign(limit=clips["time_ns"].map(known["value"]))
-        late = clips[_late(run, int(str(rank)), clips["time_ns"].to_numpy())]
-        above = late[late["value"] > late["limit"]]
-        if len(above) >= _MIN_LATE and len(late) >= _MIN_SHARE * len(clips):
-            found.append(_finding(run, int(str(rank)), above, len(late)))
-    return found
+    known = logged(run, rank, CLIP_LIMIT).drop_duplicates("time_ns").set_index("time_ns")
+    clips = rows.sort_values("time_ns")
+    clips = clips.assign(limit=clips["time_ns"].map(known["value"]))
+    late = clips[_late(run, rank, clips["time_ns"].to_numpy())]
+    above = late[late["value"] > late["limit"]]
+    if len(above) < _MIN_LATE or len(late) < _MIN_SHARE * len(clips):
+        return None
+    count = len(late)
+    first = above.iloc[0]
+    step, norm, limit = int(first["step"]), float(first["value"]), float(first["limit"])
+    return finding_at(
+        run,
+        rank,
+        first,
+        kind="exploding_gradient",
+        title=f"Gradients are clipped after the optimizer has used them, in {units.count(count)} "
+        f"calls: at step {step} it stepped by a norm of {units.number(norm)}, and then "
+        f"clip_grad_norm_ scaled it to {units.number(limit)}. Call clip_grad_norm_ between "
+        "backward() and step().",
+        where=clip_place(run, rank),
+        evidence={"cause": "clipped_late", "norm": norm, "max_norm": limit, "steps": count},
+    )
 
 
 def _late(run: Run, rank: int, times: Int64Array) -> BoolArray:
@@ -53,20 +69,3 @@ def _late(run: Run, rank: int, times: Int64Array) -> BoolArray:
     after = np.searchsorted(starts, times)
     late: BoolArray = around[after] & ~around[after + 1]
     return late
-
-
-def _finding(run: Run, rank: int, above: pd.DataFrame, count: int) -> Finding:
-    first = above.iloc[0]
-    step, norm, limit = int(first["step"]), float(first["value"]), float(first["limit"])
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="exploding_gradient",
-        title=f"Gradients are clipped after the optimizer has used them, in {units.count(count)} "
-        f"calls: at step {step} it stepped by a norm of {units.number(norm)}, and then "
-        f"clip_grad_norm_ scaled it to {units.number(limit)}. Call clip_grad_norm_ between "
-        "backward() and step().",
-        where=clip_place(run, rank),
-        evidence={"cause": "clipped_late", "norm": norm, "max_norm": limit, "steps": count},
-    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
 
 import pandas as pd
 
@@ -12,11 +13,29 @@ from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.runs.run import Run
 
+Title = Callable[[str, str, pd.DataFrame], str | None]
+"""See `of_lines`."""
+
+
+def each_line(
+    prefix: str, kind: str, cause: str, confidence: Confidence = "likely"
+) -> Callable[[Title], Callable[[Run], list[Finding]]]:
+    """Turns what to say of the values of a line into a question about a run, see `of_lines`."""
+
+    def of_question(title: Title) -> Callable[[Run], list[Finding]]:
+        @wraps(title)
+        def of_run(run: Run) -> list[Finding]:
+            return of_lines(run, prefix, title, kind, cause, confidence)
+
+        return of_run
+
+    return of_question
+
 
 def of_lines(
     run: Run,
     prefix: str,
-    title: Callable[[str, str, pd.DataFrame], str | None],
+    title: Title,
     kind: str,
     cause: str,
     confidence: Confidence = "likely",

@@ -1,5 +1,6 @@
-"""Finds DataLoaders that shuffle inputs and targets apart, or hand out None for most batches, and
-loops over them that return in their first round."""
+"""Finds DataLoaders that shuffle inputs and targets apart, or hand out None for most batches, whose
+persistent workers keep an older copy of the dataset, and loops over them that return in their first
+round."""
 
 from __future__ import annotations
 
@@ -7,8 +8,14 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADED_BY, LOADER_ORDER, NO_BATCH
-from lanescope.collector.format.loop_names import LEFT_LOOP
+from lanescope.collector.format.loop_names import LEFT_LOOP, STALE_DATASET
 from lanescope.collector.format.names import BATCH_STORAGE
+from lanescope.webapp.analysis.cluster import found_per_rank
+from lanescope.webapp.analysis.fault_series import (
+    finding_of_series,
+    found_in_rows,
+    found_per_series,
+)
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_loader
 from lanescope.webapp.analysis.parameter_history import logged
@@ -26,20 +33,29 @@ _MIN_EPOCHS = 3
 
 _LOSSES = (*CLASSIFIES, "mse_loss", "l1_loss", "huber_loss")
 
+_MIN_ITERATIONS = 2  # of a DataLoader whose dataset was changed
 
-def loaders_apart(run: Run) -> list[Finding]:
+
+@found_in_rows(batch_samples)
+def loaders_apart(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    samples = batch_samples(run)
-    found = []
-    for key, own in samples.groupby("rank", sort=True):
-        rank = int(str(key))
-        pairs = _pairs(run, rank, own)
-        if pairs["step"].nunique() < _MIN_STEPS:
-            continue
-        few = pairs.head(_MIN_STEPS).to_dict("records")
-        if all(read_by_a_loss(run, rank, row, _LOSSES) for row in few):
-            found.append(_apart(run, rank, pairs))
-    return found
+    pairs = _pairs(run, rank, rows)
+    if pairs["step"].nunique() < _MIN_STEPS:
+        return None
+    few = pairs.head(_MIN_STEPS).to_dict("records")
+    if not all(read_by_a_loss(run, rank, row, _LOSSES) for row in few):
+        return None
+    length = int(pairs["length"].iloc[0])
+    return _finding(
+        run,
+        rank,
+        pairs.iloc[0],
+        "wrong_loss",
+        "Targets do not belong to their inputs: they come from two DataLoaders, and each "
+        f"shuffles its {units.count(length)} samples in an order of its own. Put both into one "
+        "dataset, such as TensorDataset(inputs, targets).",
+        {"cause": "loaders", "steps": int(pairs["step"].nunique())},
+    )
 
 
 def _pairs(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
@@ -75,38 +91,24 @@ def _pairs(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
     return both.drop(columns=[one for one in both if one.endswith("_x")]).rename(columns=renamed)
 
 
-def _apart(run: Run, rank: int, pairs: pd.DataFrame) -> Finding:
-    length = int(pairs["length"].iloc[0])
-    return _finding(
-        run,
-        rank,
-        pairs.iloc[0],
-        "wrong_loss",
-        "Targets do not belong to their inputs: they come from two DataLoaders, and each "
-        f"shuffles its {units.count(length)} samples in an order of its own. Put both into one "
-        "dataset, such as TensorDataset(inputs, targets).",
-        {"cause": "loaders", "steps": int(pairs["step"].nunique())},
-    )
-
-
-def lost_batches(run: Run) -> list[Finding]:
+@found_per_rank(need_loader)
+def lost_batches(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `lost_error`, at most one per rank. Raises NotApplicable."""
-    need_loader(run)
-    found = []
-    for rank in run.ranks:
-        empty = logged(run, rank, NO_BATCH)
-        threads = set(empty["thread"].astype("str"))
-        phases = run.events("phase", rank, columns=["name", "thread"]).to_pylist()
-        count = sum(one["name"] == "next(loader)" and one["thread"] in threads for one in phases)
-        if len(empty) >= _MIN_NONE and len(empty) > _MIN_SHARE * count:
-            title = (
-                f"{units.count(len(empty))} of {units.count(count)} batches of the DataLoader are "
-                "None: what collate_fn made of most samples is lost. Look at what it leaves out, "
-                "and at the errors that it catches."
-            )
-            evidence = {"cause": "none", "batches": len(empty)}
-            found.append(_finding(run, rank, empty.iloc[0], "lost_error", title, evidence))
-    return found
+    empty = logged(run, rank, NO_BATCH)
+    if len(empty) < _MIN_NONE:
+        return None
+    threads = set(empty["thread"].astype("str"))
+    phases = run.events("phase", rank, columns=["name", "thread"]).to_pylist()
+    count = sum(one["name"] == "next(loader)" and one["thread"] in threads for one in phases)
+    if len(empty) <= _MIN_SHARE * count:
+        return None
+    title = (
+        f"{units.count(len(empty))} of {units.count(count)} batches of the DataLoader are None: "
+        "what collate_fn made of most samples is lost. Look at what it leaves out, and at the "
+        "errors that it catches."
+    )
+    evidence = {"cause": "none", "batches": len(empty)}
+    return _finding(run, rank, empty.iloc[0], "lost_error", title, evidence)
 
 
 def left_loops(run: Run) -> list[Finding]:
@@ -139,4 +141,29 @@ def _finding(
         title=title,
         where=phase_place(run, rank, schema.PhaseKind.data.name, None),
         evidence=evidence,
+    )
+
+
+@found_per_series(STALE_DATASET, need_loader)
+def stale_datasets(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
+    """Returns findings of kind `repeated_data`, one per attribute. Raises NotApplicable.
+
+    `dataset.epoch = epoch` in the main process does not reach persistent workers that were started
+    before it.
+    """
+    kind, attribute = name.split("/")
+    times = int(rows["value"].max())
+    if times < _MIN_ITERATIONS:
+        return None
+    return finding_of_series(
+        run,
+        rows,
+        kind="repeated_data",
+        confidence="likely",
+        title=f"{kind}.{attribute} is changed in the main process, and the persistent workers of "
+        "the DataLoader keep the value that it had as they started, in "
+        f"{units.count(times)} epochs: what depends on it is the same in each of them. Set "
+        "persistent_workers=False, or hold it in shared memory (torch.zeros(1).share_memory_()).",
+        where=phase_place(run, int(rows["rank"].iloc[0]), schema.PhaseKind.data.name, None),
+        evidence={"cause": "stale_dataset", "attribute": attribute, "steps": times},
     )

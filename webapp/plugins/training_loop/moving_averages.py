@@ -16,6 +16,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -56,15 +58,25 @@ _PLACE = ["thread", "start_ns", "depth"]
 
 def self_average(run: Run) -> list[Finding]:
     """Returns findings of kind `shared_parameter`, one per line and rank. Raises NotApplicable."""
+    return _by_line(run, _onto_itself, _of_itself)
+
+
+def _by_line(
+    run: Run,
+    averages: Callable[[Run, int], pd.DataFrame],
+    says: Callable[[str, pd.DataFrame], dict[str, Any] | None],
+) -> list[Finding]:
+    """What is wrong with the averages of each rank and line. `says` gets " at file.py:12" or
+    nothing; None: there is nothing wrong."""
     need_steps(run)
     need_accesses(run)
     found = []
     for rank in run.ranks:
-        ops = _onto_itself(run, rank)
-        for stack, own in ops.groupby("stack", sort=False):
-            names = list(own["name_of"].drop_duplicates())
-            if own["step"].nunique() >= _MIN_OF_ITSELF and len(names) >= _MIN_PARAMETERS:
-                found.append(_of_itself(run, rank, int(str(stack)), own, names))
+        for stack, own in averages(run, rank).groupby("stack", sort=False):
+            where = own_place(run, rank, int(str(stack)))
+            facts = says(at_place(where), own)
+            if facts is not None:
+                found.append(finding_at(run, rank, own.iloc[0], where=where, **facts))
     return found
 
 
@@ -112,37 +124,24 @@ def _same_twice(shapes: str) -> bool:
     return first is not None and first == second
 
 
-def _of_itself(run: Run, rank: int, stack: int, own: pd.DataFrame, names: list[str]) -> Finding:
-    first = own.iloc[0]
-    where = own_place(run, rank, stack)
-    at = at_place(where)
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="shared_parameter",
-        title=f"The average{at} is of a parameter with itself, {names[0]}"
-        f"{and_more(len(names), 'parameter')}, in {units.count(own['step'].nunique())} steps: what "
-        "should hold the average is the memory of the model. Begin with copies: "
-        "p.detach().clone(), copy.deepcopy(model) or torch.optim.swa_utils.AveragedModel.",
-        where=where,
-        evidence={"cause": "self_average", "parameters": names[:20]},
-    )
+def _of_itself(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
+    names = list(own["name_of"].drop_duplicates())
+    steps = own["step"].nunique()
+    if steps < _MIN_OF_ITSELF or len(names) < _MIN_PARAMETERS:
+        return None
+    return {
+        "kind": "shared_parameter",
+        "title": f"The average{at} is of a parameter with itself, {names[0]}"
+        f"{and_more(len(names), 'parameter')}, in {units.count(steps)} steps: what should hold the "
+        "average is the memory of the model. Begin with copies: p.detach().clone(), "
+        "copy.deepcopy(model) or torch.optim.swa_utils.AveragedModel.",
+        "evidence": {"cause": "self_average", "parameters": names[:20]},
+    }
 
 
 def swapped_average(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
-    need_steps(run)
-    need_accesses(run)
-    found = []
-    for rank in run.ranks:
-        ops = _averages(run, rank)
-        for stack, own in ops.groupby("stack", sort=False):
-            often = own["step"].nunique() >= _MIN_SWAPPED
-            several = own["storage"].nunique() >= _MIN_PARAMETERS
-            if often and several and own["value"].nunique() == 1:
-                found.append(_swapped(run, rank, int(str(stack)), own))
-    return found
+    return _by_line(run, _averages, _swapped)
 
 
 def _averages(run: Run, rank: int) -> pd.DataFrame:
@@ -216,16 +215,7 @@ def _is_lerp(ops: pd.DataFrame) -> pd.Series:
 
 def reversed_average(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
-    need_steps(run)
-    need_accesses(run)
-    found = []
-    for rank in run.ranks:
-        ops = _into_the_model(run, rank)
-        for stack, own in ops.groupby("stack", sort=False):
-            often = own["step"].nunique() >= _MIN_SWAPPED
-            if often and own["written"].nunique() >= _MIN_PARAMETERS:
-                found.append(_reversed(run, rank, int(str(stack)), own))
-    return found
+    return _by_line(run, _into_the_model, _reversed)
 
 
 def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
@@ -267,25 +257,21 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
     return ops.join(kept, how="inner")
 
 
-def _reversed(run: Run, rank: int, stack: int, own: pd.DataFrame) -> Finding:
+def _reversed(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
+    if own["step"].nunique() < _MIN_SWAPPED or own["written"].nunique() < _MIN_PARAMETERS:
+        return None
     first = own.iloc[0]
-    where = own_place(run, rank, stack)
-    at = at_place(where)
     share = float(first["value"])
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="wrong_average",
-        confidence="likely",
-        title=f"The soft update{at} goes the wrong way: in each step it writes {share:g} of "
+    return {
+        "kind": "wrong_average",
+        "confidence": "likely",
+        "title": f"The soft update{at} goes the wrong way: in each step it writes {share:g} of "
         f"{first['read']}, which nothing changes, and {1 - share:.3g} of the trained parameter to "
         f"{first['written']}{and_more(own['written'].nunique(), 'parameter')}: the steps of the "
         "optimizer are taken back, and the target stays what it was. Write the sum to the target: "
         f"target.lerp_(parameter, {1 - share:.3g}).",
-        where=where,
-        evidence={"cause": "reversed_average", "share": share},
-    )
+        "evidence": {"cause": "reversed_average", "share": share},
+    }
 
 
 def _trained(run: Run, rank: int) -> set[int]:
@@ -310,22 +296,18 @@ def _phases_of_steps(run: Run, rank: int) -> pd.DataFrame:
     return to_frame(phases.filter(pa.array(having(phases["name"], _STEP.fullmatch)))).dropna()
 
 
-def _swapped(run: Run, rank: int, stack: int, own: pd.DataFrame) -> Finding:
-    first = own.iloc[0]
-    where = own_place(run, rank, stack)
-    at = at_place(where)
-    share = float(first["value"])
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="wrong_average",
-        confidence="likely",
-        title=f"The moving average{at} is mixed the wrong way round: in each step it takes "
+def _swapped(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
+    several = own["storage"].nunique() >= _MIN_PARAMETERS and own["value"].nunique() == 1
+    if own["step"].nunique() < _MIN_SWAPPED or not several:
+        return None
+    share = float(own["value"].iloc[0])
+    return {
+        "kind": "wrong_average",
+        "confidence": "likely",
+        "title": f"The moving average{at} is mixed the wrong way round: in each step it takes "
         f"{share:g} of the newest parameters and {1 - share:.3g} of what it was, so it is the "
         "model of now and averages nothing. Exchange the two numbers: "
         f"average.lerp_(parameter, {1 - share:.3g}). If the decay is meant to grow, as in "
         "min(decay, (1 + n) / (10 + n)), do not store that number in place of the decay.",
-        where=where,
-        evidence={"cause": "swapped_average", "share": share},
-    )
+        "evidence": {"cause": "swapped_average", "share": share},
+    }

@@ -14,6 +14,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.loop_names import SEEDED_SAMPLES
 from lanescope.collector.format.names import RANDOM_STATE
+from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_rows
@@ -30,19 +31,33 @@ _MIN_SAMPLES = 32  # of a dataset; of fewer, the first ones may be the same by c
 _MIN_FETCHES, _MIN_SEEDED = 3, 16  # of a place, and samples in all of them
 
 
-def seeded_again(run: Run) -> list[Finding]:
+def _states(run: Run) -> pd.DataFrame:
+    rows = logged(run, None, prefix=RANDOM_STATE).sort_values(["step", "name"])
+    return need_rows(rows, "record training steps with --level access: no state was sampled")
+
+
+@found_in_rows(_states)
+def seeded_again(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `repeated_data`, one per rank. Raises NotApplicable."""
-    rows = logged(run, None, prefix=RANDOM_STATE)
-    need_rows(rows, "record training steps with --level access: no state was sampled")
-    found = []
-    for rank, own in rows.sort_values(["step", "name"]).groupby("rank", sort=True):
-        states = own.groupby("step")["value"].agg(tuple)
-        if len(states) < _MIN_STEPS or states.nunique() > 1:
-            continue
-        place = _dropped_out(run, int(str(rank)), states.index)
-        if place is not None:
-            found.append(_finding(run, int(str(rank)), own, len(states), place or None))
-    return found
+    states = rows.groupby("step")["value"].agg(tuple)
+    if len(states) < _MIN_STEPS or states.nunique() > 1:
+        return None
+    place = _dropped_out(run, rank, states.index)
+    if place is None:
+        return None
+    steps, where = len(states), place or None
+    return finding_at(
+        run,
+        rank,
+        rows.iloc[0],
+        kind="repeated_data",
+        confidence="likely",
+        title=f"Dropout{at_place(where)} drops the same elements in each step: torch's random "
+        f"generator has the same state at all {units.count(steps)} sampled steps as the model is "
+        "called. Set the seed once, before the loop.",
+        where=where,
+        evidence={"cause": "seeded_again", "steps": steps},
+    )
 
 
 def same_orders(run: Run) -> list[Finding]:
@@ -136,20 +151,3 @@ def _dropped_out(run: Run, rank: int, steps: pd.Index) -> str | None:
             return None
     stacks = ops.loc[names.isin(DROPOUT), "stack"].dropna().unique()
     return first_place(run, rank, stacks) or ""
-
-
-def _finding(run: Run, rank: int, rows: pd.DataFrame, steps: int, where: str | None) -> Finding:
-    first = rows.iloc[0]
-    at = at_place(where)
-    return finding_at(
-        run,
-        rank,
-        first,
-        kind="repeated_data",
-        confidence="likely",
-        title=f"Dropout{at} drops the same elements in each step: torch's random generator has the "
-        f"same state at all {units.count(steps)} sampled steps as the model is called. Set the "
-        "seed once, before the loop.",
-        where=where,
-        evidence={"cause": "seeded_again", "steps": steps},
-    )

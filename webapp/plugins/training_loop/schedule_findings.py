@@ -1,7 +1,7 @@
 """Finds schedules that are given in epochs and step with each batch, or the other way round, also
 warm-ups that hardly begin then; functions of LambdaLR that return learning rates, plateaus of a
 loss in mode "max" or of an accuracy in mode "min", rates that are next to zero for long, and
-optimizers that are made for each step.
+optimizers that are made for each step; schedulers of an optimizer that never steps.
 
 The rate of CosineAnnealingLR falls for T_max of its steps, and then rises for as many. One that
 goes up and down within a few batches was to be stepped once per epoch, or to get all steps of the
@@ -18,6 +18,7 @@ import pandas as pd
 
 from lanescope.collector.format.loop_names import (
     FADED_RATE,
+    IDLE_SCHEDULER,
     PLATEAU,
     RATE_FACTOR,
     RENEWED_OPTIMIZER,
@@ -25,9 +26,12 @@ from lanescope.collector.format.loop_names import (
     SLOW_CYCLE,
 )
 from lanescope.collector.format.names import LOADER_BEGUN
-from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.fault_series import found_per_series, of_first_rank
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
-from lanescope.webapp.plugins.training_loop.line_findings import of_lines
+from lanescope.webapp.plugins.training_loop.line_findings import each_line, of_lines
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -64,25 +68,7 @@ _MIN_FADED, _FADED = 20, 0.3
 _LARGEST_RATE = 0.1
 """First learning rate. A larger one is a scale for factors that are rates, as in Noam's."""
 
-
-def short_annealings(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, SHORT_ANNEALING, _annealing, _KIND, "short_annealing")
-
-
-def renewed_optimizers(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, RENEWED_OPTIMIZER, _renewed, _KIND, "renewed_optimizer", "certain")
-
-
-def rates_for_factors(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, RATE_FACTOR, _factors, _KIND, "rate_for_factor")
-
-
-def wrong_plateaus(run: Run) -> list[Finding]:
-    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
-    return of_lines(run, PLATEAU, _plateau, _KIND, "wrong_plateau")
+_MIN_STEPS = 3  # of the scheduler
 
 
 def slow_cycles(run: Run) -> list[Finding]:
@@ -155,7 +141,9 @@ def _slow_warmup(steps: list[int], at: str, rest: str, rows: pd.DataFrame) -> st
     )
 
 
-def _annealing(at: str, rest: str, rows: pd.DataFrame) -> str:
+@each_line(SHORT_ANNEALING, _KIND, "short_annealing")
+def short_annealings(at: str, rest: str, rows: pd.DataFrame) -> str:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     length = units.count(int(rows["value"].iloc[0]))
     return (
         f"CosineAnnealingLR.step(){at} is called with each step of the optimizer, and T_max is "
@@ -164,7 +152,9 @@ def _annealing(at: str, rest: str, rows: pd.DataFrame) -> str:
     )
 
 
-def _factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+@each_line(RATE_FACTOR, _KIND, "rate_for_factor")
+def rates_for_factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     first, most = float(rest), float(rows["value"].max())
     rises = float(rows["value"].iloc[-1]) == most  # a warm-up that has only begun
     few = len(rows) < _MIN_FACTORS
@@ -177,7 +167,9 @@ def _factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     )
 
 
-def _plateau(at: str, mode: str, rows: pd.DataFrame) -> str | None:
+@each_line(PLATEAU, _KIND, "wrong_plateau")
+def wrong_plateaus(at: str, mode: str, rows: pd.DataFrame) -> str | None:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     numbers = rows["value"].dropna()
     if len(numbers) < _MIN_METRICS:
         return None
@@ -226,9 +218,37 @@ def _samples(shares: pd.Series) -> int | None:
     return int(counts[of_all][0]) if of_all.any() else None
 
 
-def _renewed(at: str, rest: str, rows: pd.DataFrame) -> str:
+@each_line(RENEWED_OPTIMIZER, _KIND, "renewed_optimizer", "certain")
+def renewed_optimizers(at: str, rest: str, rows: pd.DataFrame) -> str:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     return (
         f"A new {rest} is made for each step of the same parameters (it steps{at}), "
         f"{units.count(len(rows))} times or more: what it keeps from step to step, its moments, is "
         "lost. Make it once, before the loop."
+    )
+
+
+@found_per_series(IDLE_SCHEDULER, need_steps)
+def idle_schedulers(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable.
+
+    The optimizer was built again, for groups of parameters say, and the scheduler still changes the
+    rates of the first one: those of the training stay as they are.
+    """
+    where, scheduler, optimizer = name.split("/")
+    ranks, own = of_first_rank(rows)
+    if len(own) < _MIN_STEPS:
+        return None
+    return finding_at(
+        run,
+        ranks[0],
+        own.iloc[0],
+        kind=_KIND,
+        title=f"{scheduler}.step(){at_place(where)} changes the learning rates of an optimizer "
+        f"({optimizer}) that never steps, {units.count(len(own))} times: another one trains its "
+        "parameters, and its rates stay as they are. Build the scheduler with the optimizer that "
+        "steps.",
+        ranks=ranks,
+        where=where,
+        evidence={"cause": "idle_scheduler", "steps": len(own)},
     )

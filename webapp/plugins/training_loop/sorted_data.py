@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format.names import BATCH_STORAGE, IN_ORDER
 from lanescope.webapp.analysis.arrow_columns import having
+from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
@@ -25,25 +26,21 @@ CLASSIFIES = ("nll_loss", "cross_entropy", "binary_cross_entropy")
 """Parts of the names of losses."""
 
 
-def sorted_targets(run: Run) -> list[Finding]:
+@found_in_rows(batch_samples)
+def sorted_targets(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `repeated_data`, one per rank. Raises NotApplicable."""
-    samples = batch_samples(run)
-    found = []
-    for key, own in samples.groupby("rank", sort=True):
-        rank = int(str(key))
-        in_order = logged(run, rank, IN_ORDER)["value"]
-        loaded = own[(own["what"] == "loaded") & (own["call"] == 0)]
-        if in_order.empty or not in_order.all() or loaded["step"].nunique() < _MIN_STEPS:
-            continue
-        first = loaded[loaded["position"] == 0]
-        if first["alike"].any() or first["rows"].min() < _MIN_ROWS:
-            continue
-        passed = set(given_to_models(own)["hash"])
-        for _, one in loaded[loaded["position"] > 0].groupby("position"):
-            if passed.isdisjoint(one["hash"]) and _of_one_class(run, rank, one):
-                found.append(_finding(run, rank, one))
-                break
-    return found
+    in_order = logged(run, rank, IN_ORDER)["value"]
+    loaded = rows[(rows["what"] == "loaded") & (rows["call"] == 0)]
+    if in_order.empty or not in_order.all() or loaded["step"].nunique() < _MIN_STEPS:
+        return None
+    first = loaded[loaded["position"] == 0]
+    if first["alike"].any() or first["rows"].min() < _MIN_ROWS:
+        return None
+    passed = set(given_to_models(rows)["hash"])
+    for _, one in loaded[loaded["position"] > 0].groupby("position"):
+        if passed.isdisjoint(one["hash"]) and _of_one_class(run, rank, one):
+            return _finding(run, rank, one)
+    return None
 
 
 def _of_one_class(run: Run, rank: int, one: pd.DataFrame) -> bool:

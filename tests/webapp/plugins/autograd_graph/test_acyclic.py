@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lanescope.webapp.plugins.autograd_graph.acyclic import MAX_PARTS, acyclic_parts
+from lanescope.webapp.plugins.autograd_graph.module_graph import MAX_PARTS, acyclic_parts
 
 
 def test_a_module_around_others_is_split_into_parts() -> None:

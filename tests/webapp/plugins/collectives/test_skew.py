@@ -163,6 +163,16 @@ def test_waiting_is_red_where_it_is_for_one_rank(tmp_path: Path, late: int, tone
     assert headline.tone == tone
 
 
+def test_a_run_without_steps_shows_the_rank_that_waits_most(tmp_path: Path) -> None:
+    builder = builder_of(tmp_path)
+    call(builder, 0, 0, 0, 80 * MS)
+    call(builder, 1, 0, 60 * MS, 80 * MS)
+    builder.op(START_NS + 80 * MS, 40 * MS, thread="1000-0")
+    headline = waiting_headline(open_run(builder.write()))
+    assert headline is not None
+    assert (headline.value, headline.note) == ("50.0 %", "60.0 ms of the run, on rank 0")
+
+
 def test_a_learner_and_an_actor_wait_by_design(tmp_path: Path) -> None:
     builder = builder_of(tmp_path)
     for step in range(10):

@@ -86,6 +86,17 @@ def test_a_rank_that_waits_and_the_rank_it_waits_for(builder: Builder) -> None:
     assert second == {**common, "backward": 34, "python": 7}
 
 
+def test_an_evaluation_is_a_category_of_its_own(builder: Builder) -> None:
+    phase(builder, "evaluation", 0, 20)
+    phase(builder, "optimizer", 20, 30)
+    op(builder, 0, 15)
+    op(builder, 20, 30)
+    run = open_run(builder.write())
+    assert ms(step_time(run).iloc[0]) == {"optimizer": 10, "evaluation": 15, "python": 5}
+    path = critical_path(run)
+    assert path.loc[path["category"] == "evaluation", "duration_ns"].sum() == 15 * MS
+
+
 def test_communication_under_operators_is_not_exposed(builder: Builder) -> None:
     for rank in (0, 1):
         training_step(builder, rank)

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lanescope.webapp.plugins.timeline_page.group_times import MAX_STEP_COLUMNS, group_times
-from lanescope.webapp.plugins.timeline_page.rank_times import Columns, rank_times
+from lanescope.webapp.plugins.timeline_page.group_times import (
+    MAX_STEP_COLUMNS,
+    Columns,
+    group_times,
+    rank_times,
+)
 from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline.arguments import BadRequest
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
