@@ -174,7 +174,8 @@ fills up rows follow, each after a slash: how many tokens within rows are that p
 
 SELF_PAIRS = "lanescope/training_loop/self_pairs/"
 """Prefix; the number of a node of a loss of [N, N] scores in the first graph follows, whose targets
-are all off the diagonal: the mean probability on the diagonal, where it is above that of chance."""
+are all off the diagonal: the mean probability on the diagonal, where it is above that of chance.
+With a minus sign if all targets are on the diagonal."""
 
 PLATEAU = "lanescope/training_loop/plateau/"
 """Prefix; file.py:12 of a step of ReduceLROnPlateau and its mode follow, after a slash: the number

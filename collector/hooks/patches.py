@@ -239,7 +239,7 @@ def caller(depth: int = 1) -> FrameType | None:
 
 
 def _steps(optimizer: Any, *_: Any) -> None:
-    """Tells all who listen of a step: torch takes longer to call a hook than most of them do."""
+    """Calls what listens to steps: torch takes longer to call a hook than most of them take."""
     for begin in _Means.stepping:
         try:
             begin(optimizer)

@@ -10,7 +10,17 @@ from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
 from tests.faults import built_again, mixed_up, two_runs, two_starts, two_teachers
 from tests.faults.base import Fault, Program
-from tests.faults.inputs import first_layers, own_tensors, without_a_slope
+from tests.faults.inputs import (
+    changed_slices,
+    first_layers,
+    nearest_rows,
+    nested_passes,
+    own_functions,
+    own_pairs,
+    own_tensors,
+    weighed_losses,
+    without_a_slope,
+)
 from tests.faults.learning import (
     cut_off,
     epochs,
@@ -43,6 +53,7 @@ from tests.faults.ranks import (
     alone,
     averages,
     by_hand,
+    crossed,
     data,
     files,
     kept_models,
@@ -98,7 +109,12 @@ _ROOMS = (
     seeds_and_scales,
     frozen_heads,
     first_layers,
+    changed_slices,
+    nearest_rows,
+    own_functions,
+    own_pairs,
     own_tensors,
+    weighed_losses,
     without_a_slope,
     same_slices,
     seen_padding,
@@ -107,6 +123,7 @@ _ROOMS = (
     underflow,
     too_large,
     growing,
+    nested_passes,
     waiting,
     waiting_processes,
     failed_processes,
@@ -131,6 +148,7 @@ _ROOMS = (
     alone,
     averages,
     by_hand,
+    crossed,
     reduced,
     kept_models,
     metrics,

@@ -136,23 +136,23 @@ def ones_in_hidden_layers(planted: bool) -> None:
     _fit(model)
 
 
-class _Noisy(nn.Module):
-    """A layer that draws its weights; all begin with one deviation."""
-
+class _Adapted(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
-        self.mean = nn.Parameter(0.1 * torch.randn(outputs, inputs))
-        self.deviation = nn.Parameter(torch.full((outputs, inputs), 0.05))
+        self.down, self.up = (
+            nn.Parameter(torch.randn(4, inputs)),
+            nn.Parameter(torch.ones(outputs, 4)),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x @ (self.mean + self.deviation * torch.randn_like(self.mean)).T
+        return x @ self.down.T @ self.up.T
 
 
 def filters_of_one_number(planted: bool) -> None:
-    """Convolutions whose filters are all the same; the twin's weights are drawn."""
+    """Convolutions whose filters are all the same; in the twin one of a layer's two weights is."""
     torch.manual_seed(0)
     if not planted:
-        _fit(nn.Sequential(_Noisy(10, 16), nn.ReLU(), _Noisy(16, 3)))
+        _fit(nn.Sequential(_Adapted(10, 16), nn.Tanh(), _Adapted(16, 3)))
         return
     model = nn.Sequential(
         nn.Unflatten(1, (1, 2, 5)), nn.Conv2d(1, 8, 2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)

@@ -102,6 +102,9 @@ const scriptOf = (src) =>
     script.src = src;
     document.head.append(script);
   });
+const nextTask = () => new Promise((done) => setTimeout(done));
+/** An unseen table: what the browser compiles and looks up for the first one is done in a task of its own. */
+const UNSEEN = { id: "unseen-table", columnDefs: [{ field: "one" }], rowData: [{ one: 1 }], setProps: () => {} };
 /** Runs the scripts of Dash's tables, and keeps the component below in the place of theirs. */
 const loadTables = async () => {
   const { src } = document.querySelector('script[type="text/lanescope-later"]');
@@ -109,7 +112,11 @@ const loadTables = async () => {
   const theirs = window.dash_ag_grid;
   window.dash_ag_grid = { ...theirs, AgGrid };
   begin(theirs.AgGrid);
-  await new Promise((done) => setTimeout(done));
+  await nextTask();
+  const unseen = window.ReactDOM.createRoot(document.createElement("div"));
+  window.ReactDOM.flushSync(() => unseen.render(window.React.createElement(theirs.AgGrid, UNSEEN)));
+  await nextTask();
+  unseen.unmount();
   return theirs.AgGrid;
 };
 let tables = null;

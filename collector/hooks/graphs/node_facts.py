@@ -218,17 +218,16 @@ def _seen(mask: torch.Tensor | None, hides: float = _HIDES) -> list[torch.Tensor
 
 def _self_share(scores: torch.Tensor | None, targets: torch.Tensor) -> float | None:
     """Returns how much of a loss of pairs goes to the pairs of a sample with itself: the mean
-    probability on the diagonal of logarithms of probabilities [N, N]; None if a target is there, or
-    if it is not above 1 / N."""
+    probability on the diagonal of logarithms of probabilities [N, N], with a minus sign if all
+    targets are there; None if some are, or if it is not above 1 / N."""
     if not on_host(scores) or targets.dim() != 1:  # of a single sample, or of positions
         return None
     count = len(targets)
     if scores.shape != (count, count) or not _MIN_PAIRS <= count <= _MAX_PAIRS:
         return None
-    if bool((targets == torch.arange(count, device="cpu")).any()):
-        return None
+    own = int((targets == torch.arange(count, device="cpu")).sum())
     share = float(scores.diagonal().detach().double().exp().mean())
-    return share if share * count > 1 else None
+    return {0: share, count: -share}.get(own) if share * count > 1 else None
 
 
 def on_host(tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:

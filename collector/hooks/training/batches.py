@@ -308,7 +308,7 @@ class Batches:
             states = random_states() if self._due("random", 1) else ()
             for name, number in (*states, *replication(module)):
                 recorder.value(name, number)
-        self._hash(BUFFER_HASH, own_buffers, module)
+        self._hash(f"{BUFFER_HASH}{self._modules.prefix(module)}", own_buffers, module)
 
     def _write_hash(self, name: str, step: int, few: torch.Tensor) -> None:
         self._recorder.value(name, short_hash(raw_bytes(few)), step)

@@ -135,7 +135,11 @@ class Modules:
 
     def model_name(self, model: torch.nn.Module) -> str:
         """Returns the name of an outermost module."""
-        return self._prefixes.get(model, "").rstrip(".") or own_class(unwrap(model)).__name__
+        return self.prefix(model).rstrip(".") or own_class(unwrap(model)).__name__
+
+    def prefix(self, model: torch.nn.Module) -> str:
+        """Returns what names of parameters of an outermost module begin with, before the path."""
+        return self._prefixes.get(model, "")
 
     def refresh(self) -> None:
         """Names parameters again: some may have been replaced or added."""

@@ -199,7 +199,7 @@ class _Groups(dict[tuple[str, Label], Callable[[TraceEvent], None]]):
 
 
 class _Slices(dict[Label, Callable[[TraceEvent], None]]):
-    """Adds a complete event, of which there are most, by its category alone."""
+    """Adds a complete event by its category alone: most events are complete ones."""
 
     def __init__(self, groups: _Groups) -> None:
         super().__init__()

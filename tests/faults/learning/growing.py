@@ -244,16 +244,15 @@ class Frozen(nn.Module):
 
 
 def _classified(model: nn.Module, set_up: Callable[[], object] = lambda: None) -> None:
-    """Trains what requires a gradient on images; `set_up` runs before each of three epochs."""
+    """Trains what requires a gradient on images; `set_up` runs before each step."""
     trained = [one for one in model.parameters() if one.requires_grad]
     optimizer = torch.optim.SGD(trained, lr=0.01)
-    for _ in range(3):
+    for _ in range(24):
         set_up()
-        for _ in range(8):
-            loss = F.cross_entropy(model(torch.randn(4, 1, 8, 8)), torch.randint(3, (4,)))
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+        loss = F.cross_entropy(model(torch.randn(4, 1, 8, 8)), torch.randint(3, (4,)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
 
 
 def flag_of_parameters_misspelt(planted: bool) -> None:
@@ -298,12 +297,14 @@ def statistics_of_a_frozen_backbone(planted: bool) -> None:
 
 
 def statistics_of_a_frozen_stem(planted: bool) -> None:
-    """A stem of a sequence is frozen, and in evaluation mode in the twin alone."""
+    """A stem of a sequence is frozen, and in evaluation mode in the twin alone, which trains beside
+    a model whose layers have the names of the stem's."""
     stem = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4)).requires_grad_(False)
     model = nn.Sequential(stem, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
     if not planted:
         stem.eval()
-    _classified(model)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), *model[1:])
+    _classified(model, lambda: planted or stem(torch.randn(4, 1, 8, 8)))
 
 
 def statistics_of_a_momentum_encoder(planted: bool) -> None:

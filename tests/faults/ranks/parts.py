@@ -214,6 +214,25 @@ def local_shards_clipped(planted: bool) -> None:
         optimizer.step()
 
 
+def owned_parameters_clipped(planted: bool) -> None:
+    """Each rank updates half of the parameters, and hands them out one by one."""
+    rank = begin()
+    model = net(rank)
+    every = list(model.parameters())
+    own = every[rank::2]
+    optimizer = torch.optim.AdamW(own, lr=0.01)
+    for _ in range(STEPS):
+        x, y = batch()
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        for one in every:
+            dist.all_reduce(one.grad)
+        nn.utils.clip_grad_norm_(own if planted else every, 0.05)
+        optimizer.step()
+        for number, one in enumerate(every):
+            dist.broadcast(one.data, number % 2)
+
+
 # parameters that no shard holds ------------------------------------------------------------------
 
 
@@ -351,6 +370,7 @@ FAULTS = (
         flat_shard_clipped,
         shard_of_a_sum_clipped,
         local_shards_clipped,
+        owned_parameters_clipped,
     ),
     *rank_faults(
         "replicas that clip before they reduce",

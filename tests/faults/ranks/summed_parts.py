@@ -102,6 +102,35 @@ def experts_of_each_rank(planted: bool) -> None:
     _train(nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.Tanh(), nn.Linear(_WIDTH, _WIDTH)), planted)
 
 
+class _Normed(nn.Module):
+    """A layer norm before the part of this rank is all that comes before it."""
+
+    def __init__(self, planted: bool) -> None:
+        super().__init__()
+        self.planted, self.norm = planted, nn.LayerNorm(8)
+        self.own = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8, bias=False))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.norm(x)
+        out: torch.Tensor = x + _SumForward.apply(
+            self.own(h if self.planted else _SumBackward.apply(h))
+        )
+        return out
+
+
+def norms_before_a_part(planted: bool) -> None:
+    """What all ranks hold begins with ones and zeros, as layer norms do."""
+    torch.manual_seed(40 + begin())
+    model = _Normed(planted)
+    optimizer = sgd(model, 0.05)
+    torch.manual_seed(7)
+    for _ in range(_STEPS):
+        x = torch.randn(64, 8)
+        optimizer.zero_grad()
+        F.mse_loss(model(x), x.flip(1)).backward()
+        optimizer.step()
+
+
 FAULTS = rank_faults(
     "parts whose gradients are not summed before them",
     "rank_divergence",
@@ -109,4 +138,5 @@ FAULTS = rank_faults(
     columns_and_rows,
     heads_of_each_rank,
     experts_of_each_rank,
+    norms_before_a_part,
 )

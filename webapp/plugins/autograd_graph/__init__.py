@@ -16,6 +16,15 @@ PLUGIN = Plugin(
             native=True,
             misses="graphs of steps between 1, 2, 4, 8, ...",
         ),
+        Question(
+            "Backward passes that go through all before them",
+            "nested_passes:nested_passes",
+            ("growth",),
+            order=193,
+            native=True,
+            needs="5 backward passes in a row that add to gradients",
+            misses="passes after the first 100 of a thread; backward on a device",
+        ),
     ),
     metrics=(
         Metric(

@@ -77,6 +77,9 @@ _COMPARISONS = frozenset(
 )
 _CHECKPOINT = "CheckpointFunction"
 _WHOLE = ("int", "uint", "bool")
+_HANDS_ON = ("RegisterPostBackwardFunctionBackward", "_DDPSinkBackward")
+"""Functions of torch's wrappers around a model, which return each gradient as they get it."""
+
 _MAX_FUNCTIONS = 50
 """Functions of the program's own that are looked at."""
 
@@ -258,6 +261,7 @@ def _of_functions(
     here = gradients[(gradients["rank"] == rank) & (gradients["step"] == nodes["step"].iloc[0])]
     missing = set(here.loc[here["missing"], "parameter"]) & set(nodes["parameter"])
     own = nodes[nodes["name"].str.endswith("Backward") & nodes["sequence"].notna()]
+    own = own[~own["name"].isin(_HANDS_ON)]
     if not missing or own.empty:
         return
     following = {

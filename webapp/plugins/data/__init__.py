@@ -5,7 +5,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 PLUGIN = Plugin(
     name="data",
     area="Learning",
-    depends=("learning", "losses"),
+    depends=("autograd_graph", "learning", "losses"),
     kinds=(Kind("repeated_data", "checks.md#batches", "batches:RepeatedData"),),
     questions=(
         Question(
@@ -149,6 +149,36 @@ PLUGIN = Plugin(
             needs="level access; all_gather() of activations before backward",
             misses="activations that are detached before; losses that do not multiply activations "
             "with those of other ranks; results in which each rank puts its own part back",
+        ),
+        Question(
+            "Models that change their data in place",
+            "changed_inputs:changed_inputs",
+            ("inplace_modification",),
+            order=49,
+            native=True,
+            needs="level access; a model that gets slices of a tensor, and 3 epochs",
+            misses="data that the model gets as a whole; changes outside of forward; slices that "
+            "are copied",
+        ),
+        Question(
+            "Tensors to be learned that no optimizer holds",
+            "loose_tensors:loose_tensors",
+            ("dead_parameter",),
+            order=47,
+            native=True,
+            needs="level access; the graph of the first backward; 5 steps",
+            misses="tensors that modules read, or of more than 4 KiB; programs that call "
+            "autograd.grad()",
+        ),
+        Question(
+            "Functions whose backward ignores its gradient",
+            "ignored_gradients:ignored_gradients",
+            ("wrong_gradient",),
+            order=46,
+            native=True,
+            needs="level access; the graph of the first backward, in host memory",
+            misses="functions that hand on a gradient beside one that they compute; gradients that "
+            "no operator wrote, as that of the loss itself; results that were saved as a whole",
         ),
         Question(
             "Sums over ranks that are summed again",

@@ -35,24 +35,21 @@ def equal_units(run: Run) -> list[Finding]:
         # A bound makes gradients of any layer equal.
         if len(rows) and not len(last_logged(run, rank, CLIP_VALUE)):
             own = sampled[sampled["rank"] == rank]
-            equal = _alike(own, dict(zip(rows["name"].astype(str), rows["value"], strict=True)))
-            names = _copies(run, rank, own, equal)
+            names = _copies(run, rank, own, _equal(rows, own))
             if names:
                 found.append(_finding(run, rank, int(rows["step"].iloc[0]), names))
     return found
 
 
-def _alike(sampled: pd.DataFrame, weights: dict[str, float]) -> dict[str, float]:
-    """Layers whose weights all begin as one row, and the rows of one; `weights`: name -> rows. The
-    deviations of random weights begin so beside means that do not."""
-    sizes = sampled.groupby("parameter", sort=False, observed=True)["numel"].first()
-    apart = sizes[~sizes.index.isin([*weights])]
-    largest = apart.groupby(apart.index.astype(str).str.rpartition(".").get_level_values(0)).max()
-    return {
-        layer: rows
-        for name, rows in weights.items()
-        if largest.get(layer := name.rpartition(".")[0], 0) < sizes.get(name, 0)
-    }
+def _equal(rows: pd.DataFrame, sampled: pd.DataFrame) -> dict[str, float]:
+    """Layers -> rows of a weight, where those of each of its weights are one row."""
+    counts = dict(zip(rows["name"].astype("str"), rows["value"], strict=True))
+    found = dict[str, float]()
+    for layer, names in sampled.groupby("layer", sort=False)["parameter"].unique().items():
+        own = [counts.get(str(name), 0.0) for name in names if "bias" not in str(name)]
+        if own and min(own) > 0:
+            found[str(layer)] = max(own)
+    return found
 
 
 def _copies(run: Run, rank: int, sampled: pd.DataFrame, equal: dict[str, float]) -> list[str]:

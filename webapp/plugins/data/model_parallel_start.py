@@ -129,7 +129,7 @@ def _not_summed_back(run: Run, ranks: tuple[int, ...]) -> list[Finding]:
     if ranks in replicas(run).values():
         return []
     _, unequal = began_random(run, ranks)
-    apart, outputs = first_apart(run, ranks), _equal_outputs(run, ranks)
+    apart, outputs = first_apart(run, ranks, of_norms=True), _equal_outputs(run, ranks)
     if not unequal or apart is None or len(outputs) < _MIN_STEPS or not outputs.iloc[0]:
         return []
     return [

@@ -32,7 +32,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import group_title
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.links import step_bounds, timeline_address
+from lanescope.webapp.analysis.links import and_more, step_bounds, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
 from lanescope.webapp.analysis.parameter_history import gradient_rows, wrapped
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
@@ -40,6 +40,7 @@ from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.dead_parameters import dead_parameters
 from lanescope.webapp.plugins.learning.divergence_causes import (
     Cause,
+    crossed,
     left_whole,
     mixed_parts,
     not_reduced,
@@ -67,6 +68,7 @@ from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
 _LISTED = 20
+_NORMS = ("torch.nn.modules.normalization.LayerNorm", "torch.nn.modules.normalization.RMSNorm")
 
 
 @dataclass(frozen=True)
@@ -146,25 +148,34 @@ def partings(run: Run) -> tuple[Parting, ...]:
     return tuple(found)
 
 
-def first_apart(run: Run, ranks: tuple[int, ...]) -> tuple[str, int] | None:
+def first_apart(
+    run: Run, ranks: tuple[int, ...], *, of_norms: bool = False
+) -> tuple[str, int] | None:
     """Returns a parameter that was equal on the ranks and parted, and the step; None without one.
 
-    Among those that did not begin as a constant, which may be equal by chance.
+    Among those of `equal_at_first`.
     """
     rows = hashes(run)
     common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
-    apart = common[common["parameter"].isin(equal_at_first(run, ranks)) & ~common["equal"]]
+    equal = equal_at_first(run, ranks, of_norms=of_norms)
+    apart = common[common["parameter"].isin(equal) & ~common["equal"]]
     if apart.empty:
         return None
     first = apart.sort_values("step", kind="stable").iloc[0]
     return str(first["parameter"]), int(first["step"])
 
 
-def equal_at_first(run: Run, ranks: tuple[int, ...]) -> set[str]:
-    """Returns parameters that were equal on the ranks, and did not begin as a constant."""
+def equal_at_first(run: Run, ranks: tuple[int, ...], *, of_norms: bool = False) -> set[str]:
+    """Returns parameters that were equal on the ranks, and did not begin as a constant, which may
+    be equal by chance; `of_norms`: those of layers that normalise all features as well, which are
+    not split."""
     rows = hashes(run)
     common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash")
-    return _equal_at_first(common) - _constant(run)
+    names = _equal_at_first(common)
+    modules = to_frame(run.events("module", ranks[0], columns=["path", "class"]))
+    whole = set(modules.loc[modules["class"].isin(_NORMS), "path"]) if of_norms else set()
+    kept = {name for name in names if name.rpartition(".")[0] in whole}
+    return names - (_constant(run) - kept)
 
 
 def began_random(run: Run, ranks: tuple[int, ...]) -> tuple[set[str], set[str]]:
@@ -254,7 +265,7 @@ def _finding(run: Run, parting: Parting) -> Finding:
     mine = first.iloc[0]
     time = int(first["time_ns"].min())
     window = step_bounds(run, int(mine["rank"]), parting.step) or (time, time + 1)
-    more = f" and of {len(names) - 1} more parameters" if len(names) > 1 else ""
+    more = and_more(len(names), "parameter").replace(" and ", " and of ")
     cause = _cause(run, parting, names)
     where = cause.where or _where(run, int(mine["rank"]), parting)
     what = "gradient" if parting.what == "gradient" else "value"
@@ -280,6 +291,7 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
         or not_reduced(run, parting.group, parting.ranks, "ignored", names)
         or not_reduced(run, parting.group, parting.ranks, "unfrozen", names)
         or left_whole(run, names)
+        or crossed(run, parting.ranks)
     )
     if known is None and parting.what == "gradient":
         known = sums_activations_alone(run, parting.group, parting.ranks, parting.step)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import filterfalse, permutations
 from typing import Any
 
 import pandas as pd
@@ -20,7 +21,12 @@ from lanescope.webapp.analysis.access_site import phase_names, storage_names
 from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, stack_of, to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.parameter_history import logged, sharded_names, wrapped
+from lanescope.webapp.analysis.parameter_history import (
+    gradient_rows,
+    logged,
+    sharded_names,
+    wrapped,
+)
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -142,6 +148,32 @@ def other_order(rows: pd.DataFrame) -> Cause | None:
         f"{first['parameter']} is what rank {first['rank_other']} has for "
         f"{first['parameter_other']}. Reduce in the order of model.parameters(), not in that of a "
         "set, or in which hooks happen to run."
+    )
+
+
+def crossed(run: Run, ranks: tuple[int, ...]) -> Cause | None:
+    """Returns that gradients of different parameters are added up: in each of some steps two ranks
+    have as many gradients, not of the same parameters, and reduce each of theirs by hand."""
+    rows = gradient_rows(run)
+    rows = rows[rows["rank"].isin(ranks[:2]) & ~rows["missing"].astype(bool)]
+    calls = collective_calls(run)
+    calls = calls[(calls["rank"] == ranks[0]) & (calls["name"] == "all_reduce")]
+    reduced = calls["step"].value_counts()
+    found = []
+    for step, own in rows.groupby("step", sort=True):
+        names = [dict.fromkeys(own.loc[own["rank"] == rank, "parameter"]) for rank in ranks[:2]]
+        mine, theirs = (
+            [*filterfalse(other.__contains__, one)] for one, other in permutations(names)
+        )
+        if mine and len(mine) == len(theirs) and reduced.get(step, 0) >= len(names[0]):
+            found.append((step, mine[0], theirs[0]))
+    if len(found) < _MIN_STEPS or ranks[0] in wrapped(run):
+        return None
+    step, first, other = found[0]
+    return Cause(
+        f"Each rank reduces the gradients that it has: at step {step} rank {ranks[0]} has one of "
+        f"{first} where rank {ranks[1]} has one of {other}, and they are added up. Reduce those of "
+        "all parameters on all ranks: set p.grad = torch.zeros_like(p) where it is None."
     )
 
 

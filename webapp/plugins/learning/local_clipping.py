@@ -5,7 +5,7 @@ With tensor or expert parallelism, or sharded parameters, a rank holds a part of
 different factors. Found where
 
 - ranks of a group call collectives together in the backward of every step, as parts of one model
-  do, or scatter reduced gradients, or reduce them in one call and gather parameters in parts, and
+  do, or scatter reduced gradients, or reduce them and gather or hand out parameters in parts, and
   are no data-parallel replicas,
 - the norms by which they clip differ in every step, and
 - at least one of them is above the limit in MIN_STEPS steps, so that it is scaled.
@@ -77,15 +77,18 @@ def local_clipping(run: Run) -> list[Finding]:
 
 
 def _shared_out(run: Run, calls: pd.DataFrame) -> pd.Series:
-    """Whether a call reduces all gradients of a rank that gathers its parameters in parts, as each
-    rank updates a part of them."""
+    """Whether a call reduces gradients in a step in which a rank reduces all of its own, and hands
+    out parameters or gathers them in parts, as each rank updates a part of them."""
     rows = to_frame(run.events("parameter", columns=["rank", "parameter", "numel"]))
     sizes = rows.drop_duplicates(["rank", "parameter"]).groupby("rank")["numel"].sum()
     least = calls["rank"].map(sizes) * _LEAST_BYTES
-    part = calls["name"].str.startswith("all_gather") & (
-        calls["bytes"] >= least / calls["group_size"]
-    )
-    whole = (calls["name"] == "all_reduce") & (calls["bytes"] >= least)
+    of_step = [calls[name] for name in ("group", "rank", "step")]
+    sums = calls["name"] == "all_reduce"
+    parts = calls["name"].str.startswith(("all_gather", "broadcast"))
+    moved = [
+        calls["bytes"].where(one, 0).groupby(of_step).transform("sum") for one in (sums, parts)
+    ]
+    whole, part = sums & (moved[0] >= least), parts & (moved[1] >= least / calls["group_size"])
     steps = calls[part].groupby(["group", "rank"])["step"].nunique()
     of_rank = pd.MultiIndex.from_frame(calls[["group", "rank"]])
     return whole & of_rank.isin(steps.index[steps >= _MIN_STEPS])

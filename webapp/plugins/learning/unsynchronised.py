@@ -8,10 +8,13 @@ Found where
 - the ranks mean to train together: they share a DistributedSampler's order, or reduce a small value
   (the loss) in every step, and
 - in no step do they exchange half of the parameters' bytes, nor anything within forward or
-  backward, as parts of one model do.
+  backward, as parts of one model do, nor in each a tensor with as many numbers as a parameter,
+  unless these are gradients of different ones.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 import pandas as pd
 
@@ -21,9 +24,11 @@ from lanescope.webapp.analysis.collective_calls import calls, collective_calls, 
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
+from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.learning.consistency import began_random, parted
+from lanescope.webapp.plugins.learning.divergence_causes import Cause, crossed
 from lanescope.webapp.plugins.learning.replicas import EQUAL_SHARE, bytes_of_step, hashes, replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -58,8 +63,11 @@ def _trains_together(run: Run, ranks: tuple[int, ...], own: pd.DataFrame) -> boo
     if mine["name"].isin(["send", "recv"]).any() or mine["phase"].isin(_PASSES).any():
         return False
     every = calls(run)
-    moved = every[every["rank"] == ranks[0]].groupby("step")["bytes"].sum()
+    every = every[every["rank"] == ranks[0]]
+    moved = every.groupby("step")["bytes"].sum()
     if len(moved) and moved.max() >= EQUAL_SHARE * bytes_of_step(run, ranks[0]):
+        return False
+    if _moves_parameters(run, every) and crossed(run, ranks) is None:
         return False
     sampled = logged(run, None, prefix=SAMPLER_EPOCH)
     shared = set(sampled["rank"]) >= set(ranks)
@@ -71,8 +79,21 @@ def _trains_together(run: Run, ranks: tuple[int, ...], own: pd.DataFrame) -> boo
     return shared or (each and not began_random(run, ranks)[1])
 
 
+def _moves_parameters(run: Run, own: pd.DataFrame) -> bool:
+    """Whether a rank exchanges something in each of its steps that may be a gradient."""
+    numbers = hashes(run)["numel"]
+    sizes = {int(one) for one in numbers[numbers > 1]}
+    shapes = own["shapes"].map(tensor_shapes)
+    fits = shapes.map(lambda found: any(prod(shape) in sizes for shape in found))
+    return bool(own.loc[fits.astype(bool), "step"].nunique() >= _MIN_STEPS)
+
+
 def _finding(run: Run, ranks: tuple[int, ...], names: list[str], step: int) -> Finding:
     where = phase_place(run, ranks[0], schema.PhaseKind.backward.name, None)
+    cause = crossed(run, ranks) or Cause(
+        "No gradient is reduced. Wrap the model in DistributedDataParallel, or average the "
+        "gradients before each optimizer step; a loss that is reduced does not reduce them."
+    )
     return finding_at(
         run,
         ranks[0],
@@ -81,11 +102,13 @@ def _finding(run: Run, ranks: tuple[int, ...], names: list[str], step: int) -> F
         severity="error",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, ranks))} begin with equal parameters and train "
-        f"apart: no gradient is reduced, and {names[0]}{and_more(len(names), 'parameter')} differ"
-        f"{'s' if len(names) == 1 else ''} at step {step}. Wrap the model in "
-        "DistributedDataParallel, or average the gradients before each optimizer step; a loss "
-        "that is reduced does not reduce them.",
+        f"apart: {names[0]}{and_more(len(names), 'parameter')} "
+        f"differ{'s' if len(names) == 1 else ''} at step {step}. {cause.words}",
         ranks=ranks,
         where=where,
-        evidence={"cause": "never_reduced", "parameters": names[:20], "differing": len(names)},
+        evidence={
+            "cause": "never_reduced",
+            "parameters": names[:20],
+            "differing": len(names),
+        },
     )

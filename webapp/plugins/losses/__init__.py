@@ -298,6 +298,14 @@ PLUGIN = Plugin(
             misses="samples that something other than layers reads; discrete distributions",
         ),
         Question(
+            "Codes that pass no gradient to the encoder",
+            "detached_samples:cut_codes",
+            ("wrong_gradient",),
+            order=197,
+            needs="level access; the graph of the first backward, with argmin() of distances",
+            misses="rows that something other than a layer reads first; products with one-hot rows",
+        ),
+        Question(
             "Layers that are one module",
             "repeated_layers:listed_again",
             ("shared_parameter",),

@@ -1,9 +1,14 @@
-"""Finds samples that a model computes with, and that pass no gradient to their distribution.
+"""Finds samples and codes that a model computes with, and that pass no gradient to their origin.
 
 `Normal(mu, sigma).sample()` and `torch.normal(mu, sigma)` are for actions and noise. In an
 autoencoder, the decoder then trains and the encoder learns from the rest of the loss alone. Found
 where mean and deviation are in the graph of the first backward, and layers alone read the sample: a
 policy's gradient compares it with the mean.
+
+The nearest rows of a table (`table[distances.argmin(1)]`) pass no gradient to what they are near to
+either. Found where a layer reads these rows themselves, and what was compared is in the graph, as
+by its distance to the rows; passed straight through, `z + (rows - z).detach()`, they are another
+tensor.
 """
 
 from __future__ import annotations
@@ -22,6 +27,10 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     graph_finding,
 )
 from lanescope.webapp.runs.run import Run
+
+_NEAREST, _LOOKUPS = "aten::argmin", ("aten::embedding", "aten::index", "aten::index_select")
+_MOST = 40
+"""Operators between a layer and argmin()."""
 
 _DRAW, _JOIN = "aten::normal", "aten::cat"
 _LAYERS = frozenset(
@@ -68,6 +77,69 @@ def cut_samples(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         where=where,
         evidence={"cause": "cut_sample"},
     )
+
+
+@each_graph
+def cut_codes(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    """Returns findings of kind `wrong_gradient`, at most one per rank. Raises NotApplicable."""
+    nodes = graph_nodes(run, rank)
+    rows = forward_rows(run, rank, nodes)
+    ops = outermost(rows)
+    if not any(op.name == _NEAREST for op in ops):
+        return None
+    touch(run, rank, nodes, ops)
+    lookup = _cut_lookup(ops, {int(one) for one in nodes["sequence"].dropna()})
+    if lookup is None:
+        return None
+    where = own_place(run, rank, stack_of(rows.iloc[lookup.row]))
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        kind="wrong_gradient",
+        title=f"The codes{at_place(where)} pass no gradient to what they are the nearest rows to: "
+        "argmin() has none, and layers compute with the rows themselves, so what comes before it "
+        "learns nothing from what follows. Pass it straight through: "
+        "codes = z + (codes - z).detach().",
+        where=where,
+        evidence={"cause": "cut_codes"},
+    )
+
+
+def _cut_lookup(ops: list[Operator], in_graph: set[int]) -> Operator | None:
+    """The first lookup of nearest rows which a layer of the graph reads; None where what they are
+    near to and what layers made of the rows are joined, as by a straight way behind a layer."""
+    writer, sources, cut = dict[int, int](), list[set[int]](), None
+    near = dict[int, set[int]]()  # argmin, or a lookup by it -> operators before it
+    lookup_of = dict[int, int]()  # rows, and results of them -> their lookup
+    for number, op in enumerate(ops):
+        own = {writer[one] for one in op.reads - op.born if one in writer}
+        sources.append(own)
+        writer |= dict.fromkeys(op.writes, number)
+        if op.name == _NEAREST:
+            near[number] = _before(sources, number)
+        compared = set().union(*(near[one] for one in own & near.keys()))
+        tables = op.reads - writer.keys()
+        if op.name in _LOOKUPS and any(tables & ops[one].reads for one in compared):
+            near[number], lookup_of[number] = compared, number
+        elif lookups := {lookup_of[one] for one in own & lookup_of.keys()}:
+            lookup = lookup_of[number] = min(lookups)
+            encoded = {one for one in near[lookup] if ops[one].made & in_graph}
+            if lookup not in own and encoded & own:
+                return None
+            if lookup in own and encoded and op.name in _LAYERS and op.made & in_graph:
+                cut = cut or ops[lookup]
+    return cut
+
+
+def _before(sources: list[set[int]], number: int) -> set[int]:
+    """Operators that an operator's input is made of, and itself."""
+    found, waiting = {number}, [number]
+    while waiting and len(found) < _MOST:
+        new = sources[waiting.pop()] - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _cut_draw(ops: list[Operator], in_graph: set[int]) -> Operator | None:

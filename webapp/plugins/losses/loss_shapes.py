@@ -1,4 +1,5 @@
 """Finds losses that compare each output with each target: [N, 1] and [N] are broadcast to [N, N].
+Or that weigh each output by each weight, as log-probabilities by advantages.
 
 Read from the graph of the first backward. An operator of a loss had inputs of these shapes, one of
 them needs no gradient (the targets), and no operator of the program put the axis of length one
@@ -22,6 +23,10 @@ from lanescope.webapp.runs.run import Run
 _COMPARES = ("HuberLoss", "MseLoss", "Rsub", "SmoothL1Loss", "Sub")
 """Nodes of operators that compare outputs with targets."""
 
+_WEIGHS = "Mul"
+_BEHIND_WEIGHTS = ("Div", "Minimum", _WEIGHS, "Neg", "View")
+"""Nodes between a product with weights and the mean or sum over it."""
+
 _AXIS = ("AsStrided", "Expand", "Index", "Permute", "Select", "Slice", "Split", "Unsqueeze", "View")
 """Nodes of views by which a program puts an axis where it wants one."""
 
@@ -43,7 +48,7 @@ def loss_shapes(run: Run, rank: int) -> Finding | None:
 def _broadcast(graph: LossGraph, node: LossNode) -> int:
     """N of an operator that compares outputs of shape [N, 1] with targets of [N]; 0: it does
     not."""
-    if node.name not in _COMPARES or len(node.next) != 1:
+    if node.name not in (*_COMPARES, _WEIGHS) or len(node.next) != 1:
         return 0
     source = graph.nodes[node.next[0]]
     first, second = (*input_shapes(node), [], [])[:2]
@@ -78,17 +83,24 @@ def _is_reduced(graph: LossGraph, node: LossNode) -> bool:
             break
         if graph.nodes[number].name in _ENDS:
             return True
+        if node.name == _WEIGHS and graph.nodes[number].name not in _BEHIND_WEIGHTS:
+            return False
     return False
 
 
 def _finding(run: Run, rank: int, graph: LossGraph, node: LossNode, rows: int) -> Finding:
+    does, what, so, other = (
+        ("weighs", "weights", "each of them gets the mean of the weights", "weight")
+        if node.name == _WEIGHS
+        else ("compares", "targets", "the best output is the mean of the targets", "target")
+    )
     return graph_finding(
         run,
         rank,
         graph,
-        title=f"The loss{node.at} compares each of {rows} outputs with all {rows} targets: their "
-        f"shapes [{rows}, 1] and [{rows}] are broadcast to [{rows}, {rows}], so the best output is "
-        "the mean of the targets. Give both the same shape: output.squeeze(1), or target[:, None].",
+        title=f"The loss{node.at} {does} each of {rows} outputs with all {rows} {what}: their "
+        f"shapes [{rows}, 1] and [{rows}] are broadcast to [{rows}, {rows}], so {so}. Give both "
+        f"the same shape: output.squeeze(1), or {other}[:, None].",
         where=node.where,
         evidence={"cause": "broadcast", "op": node.op, "shapes": node.shapes},
     )

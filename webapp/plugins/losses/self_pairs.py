@@ -1,8 +1,9 @@
 """Finds contrastive losses in which each sample competes with itself: the diagonal is not masked.
 
 `cross_entropy(z @ z.T / t, partners)` gives the greatest score to the pair of a sample with itself,
-which is never the target. Read from the graph of the first backward: the scores are the product of
-a matrix with itself, times a number, and the diagonal has probability.
+which is never the target; or it is the target of all, and no two samples come closer. Read from the
+graph of the first backward: the scores are the product of a matrix with itself, times a number, and
+the diagonal has probability.
 """
 
 from __future__ import annotations
@@ -68,12 +69,20 @@ def _origin(graph: LossGraph, node: LossNode) -> int:
 
 def _finding(run: Run, rank: int, fact: LossFact) -> Finding:
     share = float(fact.values.iloc[0])
+    where = (
+        " as well: its scores are a matrix times itself, the targets are off the diagonal, and the "
+        f"diagonal gets {share:.0%} of the probability at first. Hide it before the softmax: "
+        'scores.fill_diagonal_(float("-inf")).'
+    )
+    if share < 0:
+        where = (
+            ": its scores are a matrix times itself, and the targets are the diagonal, so each "
+            "sample is its own partner and no two views come closer. Multiply the one view by the "
+            "other (first @ second.T), or hide the diagonal and take the other view as target."
+        )
     return fact.finding(
         run,
         rank,
-        title=f"The contrastive loss{fact.node.at} compares each sample with itself as well: its "
-        "scores are a matrix times itself, the targets are off the diagonal, and the diagonal gets "
-        f"{share:.0%} of the probability at first. Hide it before the softmax: "
-        'scores.fill_diagonal_(float("-inf")).',
-        evidence={"cause": "self_pairs", "share": share},
+        title=f"The contrastive loss{fact.node.at} compares each sample with itself{where}",
+        evidence={"cause": "self_pairs", "share": abs(share)},
     )

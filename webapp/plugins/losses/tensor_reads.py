@@ -12,7 +12,7 @@ import pyarrow as pa
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.runs.run import Run
-from lanescope.webapp.runs.types import Int64Array
+from lanescope.webapp.runs.types import BoolArray, Int64Array
 
 OPERATOR_KEY = ["start_ns", "depth"]
 READ_COLUMNS = [*OPERATOR_KEY, "storage", "bytes", "write", "birth"]
@@ -57,8 +57,15 @@ class TensorReads:
 
     def read(self, since_ns: int, until_ns: int) -> Iterator[Tensor]:
         """Yields the tensors that accesses which begin in [since, until) read."""
+        yield from self._among(self._reads, since_ns, until_ns)
+
+    def written(self, since_ns: int, until_ns: int) -> Iterator[Tensor]:
+        """Yields the tensors that accesses which begin in [since, until) write."""
+        yield from self._among(self.write, since_ns, until_ns)
+
+    def _among(self, chosen: BoolArray, since_ns: int, until_ns: int) -> Iterator[Tensor]:
         low, high = np.searchsorted(self._start, (since_ns, until_ns)).tolist()
-        for at in low + np.flatnonzero(self._reads[low:high]):
+        for at in low + np.flatnonzero(chosen[low:high]):
             yield self.tensor(int(self.storage[at]), int(self._start[at]))
 
     def full(self, accesses: Int64Array, size: int) -> set[Tensor]:

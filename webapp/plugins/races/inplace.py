@@ -189,10 +189,18 @@ def _touch(op: dict[str, Any], stacks: dict[int, list[str]], write: bool) -> Mem
 
 _ADVICE = "Let the change make a new tensor, or move it behind backward."
 
+_OF_STEP = (
+    "The optimizer steps in between: step after the last backward that needs the old values, or "
+    "compute the loss again after the step. Where backward goes on into an earlier step, as along "
+    "the state of a recurrent layer, detach() that at the begin of each step."
+)
+
 
 def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
     names = {t.thread: t.name for t in run.threads_of(raised.rank)}
     at = at_place(raised.where)
+    steps = change is not None and change.culprit.phase.endswith(".step")
+    advice = _OF_STEP if steps else _ADVICE
     evidence: dict[str, Any] = {
         "tensor": raised.tensor,
         "version": raised.version,
@@ -200,7 +208,7 @@ def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
         "raised": {"thread": raised.thread, "where": raised.where, "time_ns": raised.time_ns},
         "modified_by": None,
         "saved_by": None,
-        "advice": _ADVICE,
+        "advice": advice,
     }
     title = f"Backward{at} found that {raised.tensor} was changed in place since it was saved"
     place, where = (raised.thread, raised.time_ns, raised.time_ns + 1), raised.where
@@ -223,7 +231,7 @@ def _finding(run: Run, raised: _Raised, change: _Change | None) -> Finding:
     return Finding(
         kind="inplace_modification",
         severity="error",
-        title=f"{title}. {_ADVICE}",
+        title=f"{title}. {advice}",
         rank=raised.rank,
         thread=thread,
         step=raised.step if change is None else change.culprit.step,
