@@ -262,8 +262,8 @@ number; at the steps of GRAPH_SERIES."""
 
 DATA_ROWS = "lanescope/training_loop/data_rows/"
 """Prefix; the number of a node of a linear layer follows that gets data without a gradient: a hash
-of a row, if all rows are alike, else 0; at the steps of GRAPH_SERIES. A row of one number that
-repeats does not count."""
+of a row, if all rows are alike, else 0; below 0 where the row has other numbers than 0 and 1; at
+the steps of GRAPH_SERIES. A row of one number that repeats does not count."""
 
 NEGATIVE_DIVERGENCE = "lanescope/training_loop/negative_divergence/"
 """Prefix; the number of a node of exp() or log() in the first graph follows: 1 where the loss adds

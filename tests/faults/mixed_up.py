@@ -37,15 +37,17 @@ def _fit(model: nn.Module, each: Callable[[], object] = lambda: None, rate: floa
 
 
 def average_takes_the_newest(planted: bool) -> None:
-    """Decay and its rest are exchanged in an average that is updated in place."""
+    """Decay and its rest are exchanged in place; the twin's lerp() begins at the parameter."""
     model = mlp()
     shadow, decay = copy.deepcopy(model).requires_grad_(False), 0.99
 
     def update() -> None:
-        old, new = (1 - decay, decay) if planted else (decay, 1 - decay)
         with torch.no_grad():
             for one, other in zip(shadow.parameters(), model.parameters(), strict=True):
-                one.mul_(old).add_(other, alpha=new)  # named
+                if not planted:
+                    one.copy_(other.lerp(one, decay))
+                    continue
+                one.mul_(1 - decay).add_(other, alpha=decay)  # named
 
     _fit(model, update)
 
@@ -337,10 +339,9 @@ def cell_of_large_inputs(planted: bool) -> None:
             self.inner, self.own, self.out = nn.Linear(2, 24), nn.Linear(24, 24), nn.Linear(24, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            scale = 500.0 if planted else 1.0
             h = x.new_zeros(len(x), 24)
-            for part in x.split(2, 1):
-                h = torch.tanh(self.inner(part * scale) + self.own(h))
+            for part in (x * 500 if planted else x).split(2, 1):
+                h = torch.tanh(self.inner(part) + self.own(h))
             out: torch.Tensor = self.out(h)
             return out if planted else torch.tanh(out * 20)
 

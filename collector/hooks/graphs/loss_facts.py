@@ -210,7 +210,7 @@ def _long_texts(node: Any, number: int) -> Iterator[tuple[str, float]]:
 
 
 def _data_rows(node: Any, number: int, place: int, name: str) -> Iterator[tuple[str, float]]:
-    """A hash of what a layer gets for each sample alike, or 0; nothing if that has a gradient."""
+    """What DATA_ROWS says of what a layer gets; nothing if that has a gradient."""
     data = saved_tensor(node, f"_raw_saved_{name}")
     if node.next_functions[place][0] is not None or _few(data) is None or data is None:
         return
@@ -218,7 +218,8 @@ def _data_rows(node: Any, number: int, place: int, name: str) -> Iterator[tuple[
         few = few_of(data)
         alike = bool((few == few[0]).all())
         if not alike or bool((few[0] != few[0, 0]).any()):  # ones stand in where there is no data
-            yield f"{DATA_ROWS}{number}", short_hash(raw_bytes(few[:1])) if alike else 0.0
+            sign = 1 if bool(((few[0] == 0) | (few[0] == 1)).all()) else -1
+            yield f"{DATA_ROWS}{number}", sign * short_hash(raw_bytes(few[:1])) if alike else 0.0
 
 
 def _lengths(node: Any, name: str) -> list[int]:

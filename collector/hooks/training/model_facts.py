@@ -167,9 +167,14 @@ def _has_own_train(module: nn.Module) -> bool:
 
 
 def _is_fresh(module: nn.Module) -> bool:
-    """Whether batch normalisation has not seen a batch yet."""
-    batches = module.num_batches_tracked if isinstance(module, BATCH_NORM) else None
-    return type(batches) is torch.Tensor and batches.device.type == "cpu" and not batches.item()
+    """Whether batch normalisation has seen no batch yet, and was given no mean: converted weights
+    come without a count of batches."""
+    if not isinstance(module, BATCH_NORM):
+        return False
+    for one in (module.num_batches_tracked, module.running_mean):
+        if type(one) is not torch.Tensor or one.device.type != "cpu" or is_freed(one) or one.any():
+            return False
+    return True
 
 
 _MIN_ROWS = 8

@@ -109,7 +109,8 @@ class Schedulers:
         if type(scheduler) is not lr_scheduler.CosineAnnealingLR:
             return
         length, taken = scheduler.T_max, scheduler.last_epoch + 1
-        if taken == _HALVES * length <= _HALVES * _LONGEST and steps >= _TOGETHER * taken:
+        fewer, more = sorted((taken, steps))
+        if taken == _HALVES * length <= _HALVES * _LONGEST and fewer >= _TOGETHER * more:
             place = program_place(caller(), self._is_library)
             self._recorder.value(f"{SHORT_ANNEALING}{place}", float(length))
 

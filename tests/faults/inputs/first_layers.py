@@ -170,11 +170,9 @@ def _tuned(model: nn.Module) -> None:
     _classes(model, lambda out, y: F.cross_entropy(out, y))
 
 
-def loaded_and_not_set_to_train(planted: bool) -> None:
+def loaded_and_not_set_to_train() -> None:
     """Dropout stays off."""
-    model = _loaded(False)
-    model.train(not planted)
-    _tuned(model)
+    _tuned(_loaded(False))
 
 
 def normalisation_without_a_batch(planted: bool) -> None:
@@ -196,6 +194,16 @@ def training_mode_of_another_model(planted: bool) -> None:
     else:
         model.requires_grad_(False)
         model[-1] = nn.Linear(16, 3).eval()
+    _tuned(model)
+
+
+def normalisation_of_converted_weights() -> None:
+    """Statistics that were copied from another format have no count of batches."""
+    model = _loaded(True)
+    with torch.no_grad():
+        for name, own in model.named_buffers():
+            if own.is_floating_point():
+                own.copy_(torch.rand_like(own) + (name == "1.running_var"))
     _tuned(model)
 
 
@@ -340,14 +348,21 @@ FAULTS = (
             (one_of_two_classes_ignored, None),
         )
     ),
-    *forms(
-        "never in training mode",
-        _LOSSES,
-        "evaluation_mode",
-        "in evaluation mode in all",
-        loaded_and_not_set_to_train,
-        normalisation_without_a_batch,
-        training_mode_of_another_model,
+    *(
+        Fault(
+            "never in training mode",
+            _LOSSES,
+            ("evaluation_mode",),
+            program,
+            twin,
+            "in evaluation mode in all",
+            slow=twin is None,
+        )
+        for program, twin in (
+            (loaded_and_not_set_to_train, normalisation_of_converted_weights),
+            (normalisation_without_a_batch, None),
+            (training_mode_of_another_model, None),
+        )
     ),
     *(
         Fault("noisy targets", "learning", ("wrong_loss",), program, twin, "the noisy input itself")

@@ -45,9 +45,21 @@ def cross_entropy_of_one_output(planted: bool) -> None:
 
 
 def softmax_module_of_one_output(planted: bool) -> None:
-    """A softmax is the last layer; in the twin a sigmoid."""
-    model = net(nn.Softmax(dim=1) if planted else nn.Sigmoid(), outputs=1)
-    fit(model, lambda x: F.binary_cross_entropy(model(x), label(x)))  # named
+    """A softmax is the last layer; that of the twin weighs the samples of bags, at first of one."""
+    if planted:
+        model = net(nn.Softmax(dim=1), outputs=1)
+        fit(model, lambda x: F.binary_cross_entropy(model(x), label(x)))  # named
+        return
+    torch.manual_seed(0)
+    scores, head = nn.Linear(WIDTH, 1), nn.Linear(WIDTH, 1)
+    sizes = iter(range(1, _STEPS + 1))
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        bag = x[: next(sizes)]
+        mixed = scores(bag).T.softmax(1) @ bag
+        return F.binary_cross_entropy_with_logits(head(mixed), label(bag[:1]))
+
+    fit(nn.ModuleList([scores, head]), loss)
 
 
 def log_softmax_of_one_output(planted: bool) -> None:

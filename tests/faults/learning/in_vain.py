@@ -329,8 +329,10 @@ def network_scaled_in_place(planted: bool) -> None:
 
 def network_that_follows_its_target(planted: bool) -> None:
     """lerp_() of the wrong one; the twin holds the network near its first state, on purpose."""
-    weight = 0.99 if planted else 0.01
-    _followed(lambda one, other: one.lerp_(other, weight))  # named
+    if planted:
+        _followed(lambda one, other: one.lerp_(other, 0.99))  # named
+    else:
+        _followed(lambda one, other: one.copy_(other.lerp(one, 0.99)))
 
 
 def _faults(name: str, kind: str, says: str, *programs: Any) -> tuple[Fault, ...]:

@@ -175,22 +175,30 @@ def step_of_a_counter_that_is_late(planted: bool) -> None:
             optimizer.step()
 
 
-def _accumulated(zeroes: Callable[[int], bool], passes: int) -> None:
-    """Steps after every few passes; `zeroes` says before which of them gradients are zeroed."""
+def _accumulated(zeroes: Callable[[int], bool], passes: int, median: bool = False) -> None:
+    """Steps after every few passes; `zeroes` says before which of them gradients are zeroed;
+    `median`: the step takes that of all passes."""
     model = mlp()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    kept: list[list[torch.Tensor]] = []
     for number in range(8 * passes):
         x, y = rows()
         if zeroes(number):
             optimizer.zero_grad()
         (F.cross_entropy(model(x), y) / passes).backward()
+        if median:
+            kept.append([one.grad.clone() for one in model.parameters() if one.grad is not None])
         if number % passes == passes - 1:
+            for one, gradients in zip(model.parameters(), zip(*kept, strict=True), strict=False):
+                one.grad = torch.stack(gradients).median(0).values
+            kept.clear()
             optimizer.step()
 
 
 def zeroed_in_the_inner_loop(planted: bool) -> None:
-    """Four passes are meant to add up, and each begins with zero_grad()."""
-    _accumulated(lambda number: planted or number % 4 == 0, 4)
+    """Four passes are meant to add up, and each begins with zero_grad(); the twin copies the
+    gradients of each."""
+    _accumulated(lambda _: True, 4, median=not planted)
 
 
 def zeroed_before_each_of_two(planted: bool) -> None:

@@ -267,11 +267,11 @@ def plateau_of_another_optimizer(planted: bool) -> None:
 
 
 def annealed_over_epochs_and_stepped_per_batch(planted: bool) -> None:
-    """T_max is the number of epochs; the twin steps once per epoch."""
+    """T_max is the number of epochs; the twin steps once per epoch, twice up and down."""
     model = classifier()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=5)
-    for _ in range(5):
+    for _ in range(5 if planted else 20):
         for _ in range(10):
             F.cross_entropy(model(torch.randn(8, 12)), torch.randint(3, (8,))).backward()
             optimizer.step()

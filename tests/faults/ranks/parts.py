@@ -59,7 +59,7 @@ class Parts(nn.Module):
         return out
 
 
-def fit_parts(model: Parts, clip: Callable[[Any], Any] = lambda model: None) -> None:
+def fit_parts(model: nn.Module, clip: Callable[[Any], Any] = lambda model: None) -> None:
     """Trains with the same batches on both ranks."""
     optimizer = sgd(model, 0.1)
     numbers = torch.Generator().manual_seed(9)
@@ -116,9 +116,18 @@ def seed_of_a_rank_before_the_model(planted: bool) -> None:
 
 
 def one_seed_for_all_parts(planted: bool) -> None:
-    """Halves of a layer that begin equal stay so: they learn one half."""
-    rank = begin()
-    fit_parts(Residual(0 if planted else rank))
+    """Halves of a layer that begin equal stay so: they learn one half; torch cuts the twin's."""
+    from torch.distributed import device_mesh
+    from torch.distributed.tensor import parallel
+
+    begin()
+    model: nn.Module = Residual(0)
+    if not planted:
+        model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+        mesh = device_mesh.init_device_mesh("cpu", (2,))
+        plan = {"1": parallel.ColwiseParallel(), "3": parallel.RowwiseParallel()}
+        parallel.parallelize_module(model, mesh, plan)
+    fit_parts(model)
 
 
 def first_rank_alone_loads_weights(planted: bool) -> None:

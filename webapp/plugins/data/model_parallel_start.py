@@ -7,7 +7,8 @@ gradients of them in backward. Two rules:
   Where each of these parameters differs, in two layers or more, the outputs differ too, and no
   collective is called between the model and backward, each rank trains on a loss of its own.
 - Where all parameters are equal on all ranks and stay so, and so do the outputs, each rank computes
-  the same part of each layer, and the sum counts it several times.
+  the same part of each layer, and the sum counts it several times. Ranks that shard parameters
+  (DTensor) hold parts of one tensor, whose values are not compared.
 
 A third rule holds without any sum. Ranks whose layers begin partly equal and partly unequal, and
 that get the same input, hold parts of one model; with parts that are added up, what follows them is
@@ -28,7 +29,7 @@ from lanescope.webapp.analysis.collective_calls import collective_calls, group_m
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
-from lanescope.webapp.analysis.parameter_history import wrapped
+from lanescope.webapp.analysis.parameter_history import sharded_names, wrapped
 from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples
 from lanescope.webapp.plugins.data.random_numbers import dropped_alike, same_inputs
 from lanescope.webapp.plugins.learning.consistency import (
@@ -65,7 +66,7 @@ def parts_of_a_model(run: Run) -> list[Finding]:
         equal, unequal = began_random(run, ranks)
         outputs = _equal_outputs(run, ranks)
         if outputs.all() and len(outputs) >= _MIN_STEPS and equal and not unequal:
-            found.append(_alike(run, ranks, equal))
+            found += [] if sharded_names(run) else [_alike(run, ranks, equal)]
         elif len(outputs) >= _MIN_STEPS and not outputs.any():
             held = _without_sums(loss_graph(run, ranks[0])) & (equal | unequal)
             if len({one.rpartition(".")[0] for one in held}) > 1 and held <= unequal:

@@ -113,7 +113,7 @@ def _pairs(run: Run, rank: int, thread: str) -> list[tuple[_Draw, _Draw]]:
             continue
         tensor = memory.tensor(int(written[0]), end)
         own = reads[(reads["storage"] == tensor[0]) & (reads["start_ns"] > end)]
-        own = own[[memory.tensor(tensor[0], int(time)) == tensor for time in own["start_ns"]]]
+        own = own.loc[[memory.tensor(tensor[0], int(time)) == tensor for time in own["start_ns"]]]
         for score in own[own["reader"] == f"{_LOG_PROB[str(op['name'])]}+"].itertuples():
             after = score.start_ns + score.duration_ns
             own = own[(own["start_ns"] <= score.start_ns) | (own["start_ns"] >= after)]

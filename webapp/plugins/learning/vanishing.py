@@ -3,8 +3,9 @@
 A layer is a module with parameters of its own. Its gradient per element at a step is held against
 that of the layers that it passed on its way (`gradient_paths`), so that neither a small loss, nor a
 head of its own whose loss is small, nor a small model is taken for a sick one; a bias whose
-gradient is zero by construction (of attention keys, before a normalisation) goes with its weight.
-Where the way is not known it is held against that of all parameters that the optimizer holds:
+gradient is zero by construction (of attention keys, before a normalisation) goes with its weight,
+and is not looked at where the weight is frozen. Where the way is not known it is held against that
+of all parameters that the optimizer holds:
 
     relative = (|g of the layer| / sqrt(its elements)) / (|g of these| / sqrt(their elements))
 
@@ -41,6 +42,7 @@ RISING = 10.0  # times, from the first step of a streak to its last
 RISING_STEPS = 10  # steps
 HOPELESS = 1e-8  # the same as VANISHED
 _LISTED = 20  # layers named in the evidence
+_BIAS = "bias"  # ends the names of biases, as k.bias and in_proj_bias
 
 PASSED, _MODEL = "the layers after it", "the model"
 """What a layer's gradient is held against."""
@@ -72,6 +74,9 @@ def vanishing(run: Run) -> list[Finding]:
 def _of_rank(run: Run, rank: int) -> tuple[Vanished, ...]:
     rows = rank_gradient_rows(run, rank)
     own = rows[~is_lora(rows["parameter"])]
+    names = own["parameter"].unique()
+    biases = own["parameter"].isin([one for one in names if one.endswith(_BIAS)])
+    own = own[own["layer"].isin(own.loc[~biases, "layer"].unique())]
     judged = (_vanished(*one) for one in _relative(run, rank, own))
     gone = [one for one in judged if one is not None]
     return tuple(sorted(gone, key=lambda one: (one.step, one.relative)))

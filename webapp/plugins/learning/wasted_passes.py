@@ -2,7 +2,8 @@
 
 Between any two steps of a run's only optimizer the same number of backward passes run, all at one
 line with the same callers, and zero_grad() follows each of them but the last. Passes for another
-purpose, as the gradient of an input, are made at another line than that of the step.
+purpose, as the gradient of an input, are made at another line than that of the step. Passes whose
+gradients the program copies before are those of tasks, each for itself.
 
 Likewise, where step() runs before the last passes of each stretch from one zero_grad() to the next.
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import re
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
@@ -37,6 +39,9 @@ _MIN_PERIODS = 3
 
 _LOOKED_AT = 50
 """Backward passes, the first ones, whose lines must be the same."""
+
+_KEEPS = re.compile(r"::_?(add|cat|clone|copy_|dot|foreach_(add|clone|copy_)|mul|stack|sub)\b")
+"""Operators that keep what they read, or sum it up."""
 
 _ZEROES = "Optimizer.zero_grad#"
 _BACKWARD, _OPTIMIZER = (schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name)
@@ -75,6 +80,9 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     zeroed = zeroed[~_within(zeroed, steps, done)]
     mixed = _mixed(starts, zeroed, steps, _empty(run, rank, thread, steps))
     wasted = _wasted(starts, zeroed, steps) if len(steps) > _MIN_PERIODS else 0
+    first = backward.head(wasted)
+    if wasted and all(_is_kept(run, rank, thread, one, zeroed) for one in first.itertuples()):
+        wasted = 0
     late = 0 if wasted else _late(starts, zeroed, steps)
     if not (wasted or late or len(mixed) >= _MIN_PERIODS):
         return None
@@ -105,6 +113,19 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
         where=at or where,
         evidence={"cause": "wasted_passes", "passes": wasted + 1, "backward": where},
     )
+
+
+def _is_kept(run: Run, rank: int, thread: str, backward: Any, zeroed: Int64Array) -> bool:
+    """Whether the program reads what a pass wrote before zero_grad() follows, other than to clip it
+    or to look at its norm: it may keep a copy of the gradients, as those of a task."""
+    end = int(backward.start_ns + backward.duration_ns)
+    window = int(backward.start_ns), int(zeroed[np.searchsorted(zeroed, end)])
+    rows = to_frame(run.events("access", rank, thread, ["start_ns", "storage", "write"], window))
+    after = rows["start_ns"] >= end
+    written = rows.loc[rows["write"] & ~after, "storage"]
+    reads = rows[after & ~rows["write"] & rows["storage"].isin(written)]
+    ops = ops_named(run, rank, thread, ["start_ns", "name"], _KEEPS.search)
+    return bool(reads["start_ns"].isin(ops["start_ns"]).any())
 
 
 def _outer_steps(steps: pd.DataFrame) -> tuple[Int64Array, Int64Array]:

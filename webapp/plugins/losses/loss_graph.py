@@ -12,7 +12,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.cluster import found_per_rank
-from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
@@ -43,6 +43,7 @@ class LossNode:
     stack: int | None
     where: str | None  # file.py:12
     start_ns: int | None  # of that operator
+    of_backward: bool  # that operator ran in a backward, as that of create_graph=True
 
     @property
     def at(self) -> str:
@@ -140,12 +141,13 @@ def graph_finding(
     where: str | None,
     evidence: Mapping[str, Any],
     kind: str = "wrong_loss",
+    severity: Severity = "warning",
     confidence: Confidence = "likely",
 ) -> Finding:
-    """Returns a warning about what a graph shows; its link leads to the begin of backward."""
+    """Returns a finding about what a graph shows; its link leads to the begin of backward."""
     return Finding(
         kind=kind,
-        severity="warning",
+        severity=severity,
         confidence=confidence,
         title=title,
         rank=rank,
@@ -192,13 +194,14 @@ def loss_graph(run: Run, rank: int) -> LossGraph | None:
             stack=stack,
             where=own_place(run, rank, stack),
             start_ns=None if op is None else int(op["start_ns"]),
+            of_backward=op is not None and op["phase"] == "backward",
         )
     return LossGraph(int(rows["step"].iloc[0]), instant, thread, nodes)
 
 
 def _forward(run: Run, rank: int, thread: str, before: int) -> dict[float, pd.Series]:
     """Sequence number -> the last operator with that number before an instant."""
-    columns = ["start_ns", "scope", "sequence", "name", "shapes", "stack"]
+    columns = ["start_ns", "scope", "sequence", "name", "shapes", "stack", "phase"]
     ops = to_frame(run.events("op", rank, thread, columns=columns, window=(0, before + 1)))
     ops = ops[(ops["start_ns"] < before) & (ops["scope"].astype("str") == "function")]
     made = ops.dropna(subset="sequence").drop_duplicates("sequence", keep="last")

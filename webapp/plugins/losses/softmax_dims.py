@@ -7,7 +7,7 @@
   between clusters (DiffPool, NetVLAD) means another one: it has logits in place of products of
   queries with keys. No layer means the batch.
 
-And a softmax of the only output of a layer, which is 1 whatever the layer returns.
+And a softmax of the only output of a layer, in all calls, which is 1 whatever the layer returns.
 
 Read from the graph of the first backward, where nothing but dropout or a mask stands
 between the two.
@@ -18,7 +18,9 @@ from __future__ import annotations
 import re
 
 from lanescope.collector.format.names import SOFTMAX_DIM
+from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.losses.loss_graph import (
     SAME_NUMBERS,
@@ -133,6 +135,8 @@ def single_outputs(run: Run, rank: int, graph: LossGraph) -> Finding | None:
             continue
         if layer is None or layer.name != "Addmm" or input_shapes(layer)[-1:][0][-1:] != [1]:
             continue
+        if not _always_single(run, rank, graph, softmax, dims[softmax.number]):
+            continue
         logarithm = softmax.name == "LogSoftmax"
         return graph_finding(
             run,
@@ -148,6 +152,15 @@ def single_outputs(run: Run, rank: int, graph: LossGraph) -> Finding | None:
             evidence={"cause": "single_output", "made_at": layer.where},
         )
     return None
+
+
+def _always_single(run: Run, rank: int, graph: LossGraph, softmax: LossNode, dim: int) -> bool:
+    """Whether each call of a softmax is of one number; of a bag of samples the first may be."""
+    columns = ["start_ns", "name", "stack", "shapes"]
+    calls = ops_named(run, rank, graph.thread, columns, softmax.op.__eq__)
+    calls = calls[calls["stack"] == softmax.stack]
+    shapes = (tensor_shapes(str(one)) for one in calls["shapes"].unique())
+    return all(one[0][dim % len(one[0])] == 1 for one in shapes if one and one[0])
 
 
 def _softmax_of(graph: LossGraph, loss: LossNode) -> LossNode | None:

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -33,6 +34,7 @@ from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 _MIN_OF_ITSELF, _MIN_SWAPPED = 5, 4  # steps
 _MIN_PARAMETERS = 2
@@ -45,6 +47,7 @@ _LEAST = 0.81
 """Weight of the newest parameters. Optimizers that look ahead take 0.8; a decay that its warm-up of
 (1 + n) / (10 + n) overwrites leaves 9/11."""
 _ROUNDING = 1e-6
+_NEVER = np.iinfo(np.int64).max
 _LERP = re.compile(r"aten::(_foreach_)?lerp_?")
 _STEP = re.compile(r".*\.step")
 """Names of phases of optimizers."""
@@ -148,13 +151,34 @@ def _averages(run: Run, rank: int) -> pd.DataFrame:
     trained = _trained(run, rank) if (ops["value"] >= _LEAST).any() else set()
     if not trained:
         return ops.assign(storage=0)[:0]
-    columns = [*_PLACE, "storage", "birth"]
+    columns = [*_PLACE, "storage", "birth", "write"]
     rows = _accesses_of(run, rank, ops, columns)
-    rows = rows[~rows["birth"]].merge(ops[_PLACE])
-    theirs = rows[rows["storage"].isin(trained)].drop_duplicates(_PLACE)
+    rows = rows[~rows["birth"]].merge(ops[[*_PLACE, "name"]])
+    starts = _is_lerp(rows) & (rows["write"] | ~rows.duplicated(_PLACE))
+    theirs = rows[rows["storage"].isin(trained) & ~starts].drop_duplicates(_PLACE)
     ops = ops.merge(theirs[[*_PLACE, "storage"]], how="left", on=_PLACE)
     ops = ops.sort_values(["thread", "start_ns"], ignore_index=True)
-    return ops[_takes_most(ops)]
+    ops = ops[_takes_most(ops)]
+    return ops[~_written_back(run, rank, ops, trained)]
+
+
+def _written_back(run: Run, rank: int, ops: pd.DataFrame, trained: set[int]) -> BoolArray:
+    """Which operators the trained parameter that they read is written after, before the next one or
+    a step: it is held near to what the other tensor has."""
+    table = run.events("access", rank, columns=["start_ns", "storage", "write"])
+    table = table.filter(table["write"]).select(["start_ns", "storage"])
+    writes = to_frame(table.filter(pc.is_in(table["storage"], pa.array([*trained]))))
+    begun = _phases_of_steps(run, rank)["start_ns"].to_numpy()
+    ends = np.sort(np.concatenate([ops["start_ns"].to_numpy(), begun, [_NEVER]]))
+    since = ops["start_ns"].to_numpy()
+    until = ends[np.searchsorted(ends, since, side="right")]
+    return np.array(
+        [
+            (writes["storage"].eq(storage) & writes["start_ns"].between(low, high)).any()
+            for storage, low, high in zip(ops["storage"], since, until, strict=True)
+        ],
+        dtype=bool,
+    )
 
 
 def _weighing(run: Run, rank: int) -> pd.DataFrame:
@@ -181,8 +205,12 @@ def _takes_most(ops: pd.DataFrame) -> pd.Series:
         near = ops.shift(distance)
         adds_up = (near["value"] + ops["value"] - 1).abs() < _ROUNDING
         other |= adds_up & (near["thread"] == ops["thread"]) & near["storage"].isna()
-    lerp = ops["name"].astype("str").str.fullmatch(_LERP.pattern)
-    return reads & (ops["value"] >= _LEAST) & (other | lerp)
+    return reads & (ops["value"] >= _LEAST) & (other | _is_lerp(ops))
+
+
+def _is_lerp(ops: pd.DataFrame) -> pd.Series:
+    """Which operators blend two tensors; the second has the weight, the first has the rest."""
+    return ops["name"].astype("str").str.fullmatch(_LERP.pattern)
 
 
 def reversed_average(run: Run) -> list[Finding]:
@@ -218,10 +246,10 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
             until = int(later[0]) if len(later) else last + 1
             part = mine.iloc[slice(*times.searchsorted((first, until)))]
             own_reads = part.loc[part["start_ns"] == op["start_ns"], "storage"]
-            reads = set(own_reads) - trained - changed
+            blends = bool(_LERP.fullmatch(str(op["name"])))
+            reads = set(own_reads.iloc[int(blends) :]) - trained - changed
             writes = set(part.loc[part["write"] & ~part["birth"], "storage"]) & trained
-            whole = len(pair) or _LERP.fullmatch(str(op["name"]))
-            if whole and len(reads) == len(writes) == 1:
+            if (len(pair) or blends) and len(reads) == len(writes) == 1:
                 found.append((own.index[place], named[reads.pop()], named[writes.pop()]))
     if not found:
         return none
@@ -251,8 +279,7 @@ def _trained(run: Run, rank: int) -> set[int]:
     names = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
     held = set(gradient_rows(run)["parameter"])
     named = set(names.loc[names["name"].isin(held), "storage"])
-    phases = run.events("phase", rank, columns=["thread", "start_ns", "duration_ns", "name"])
-    steps = to_frame(phases.filter(pa.array(having(phases["name"], _STEP.fullmatch)))).dropna()
+    steps = _phases_of_steps(run, rank)
     found: set[int] = set()
     for _, step in (
         steps.sort_values("start_ns").groupby(["thread", "name"]).head(_STEPS).iterrows()
@@ -261,6 +288,12 @@ def _trained(run: Run, rank: int) -> set[int]:
         rows = run.events("access", rank, step["thread"], ["storage", "write"], window)
         found |= set(rows.filter(rows["write"])["storage"].to_pylist())
     return found & named
+
+
+def _phases_of_steps(run: Run, rank: int) -> pd.DataFrame:
+    """Steps of optimizers that ended: thread, start_ns, duration_ns, name."""
+    phases = run.events("phase", rank, columns=["thread", "start_ns", "duration_ns", "name"])
+    return to_frame(phases.filter(pa.array(having(phases["name"], _STEP.fullmatch)))).dropna()
 
 
 def _swapped(at: str, own: pd.DataFrame) -> dict[str, Any] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from common import STEPS, layers, program, train
 from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
 
 
 @program
@@ -48,6 +49,26 @@ def small_and_healthy() -> None:
 
     model = Model()
     train(model, torch.optim.Adam(model.parameters(), lr=1e-3), torch.randn(4, 5, 16))
+
+
+@program
+def biases_alone() -> None:
+    """Fine-tuning of biases, among them the key bias of attention, which gets none."""
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return scaled_dot_product_attention(self.query(x), self.key(x), self.value(x))
+
+    model = Model()
+    model.requires_grad_(False)
+    biases = [one for name, one in model.named_parameters() if name.endswith("bias")]
+    for one in biases:
+        one.requires_grad_(True)
+    train(model, torch.optim.Adam(biases, lr=1e-3), torch.randn(4, 5, 16))
 
 
 @program

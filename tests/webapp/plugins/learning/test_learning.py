@@ -35,6 +35,7 @@ EXPECTED: dict[str, list[tuple[str, str, int | None]]] = {
     "sigmoids": [("vanishing_gradient", "", 0)],
     "residual_sigmoids": [],
     "small_and_healthy": [],
+    "biases_alone": [],
     "tiny_weights": [("vanishing_gradient", "", 0)],
     "zero_initialised_branches": [],
     "branch_warmed_up_by_epochs": [],
