@@ -19,7 +19,7 @@ import numpy as np
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD
 from lanescope.webapp.analysis.links import at_place
@@ -34,14 +34,9 @@ _ADDS = "AccumulateGrad"
 _PASS = schema.PhaseKind.backward.name
 
 
-def nested_passes(run: Run) -> list[Finding]:
+@found_per_rank(need_backward)
+def nested_passes(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `growth`, at most one per rank. Raises NotApplicable."""
-    need_backward(run)
-    return [one for rank in run.ranks if (one := _of_rank(run, rank)) is not None]
-
-
-@per_rank
-def _of_rank(run: Run, rank: int) -> Finding | None:
     for thread in run.threads_of(rank):
         phases, passes = _nodes(run, rank, thread.thread)
         nested = _longest(passes)

@@ -15,8 +15,9 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ops_named, to_frame
-from lanescope.webapp.analysis.cluster import per_rank
+from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY
@@ -30,15 +31,10 @@ _FORWARD = schema.PhaseKind.forward.name
 _PART = ["storage", "offset", "bytes"]
 
 
-def changed_inputs(run: Run) -> list[Finding]:
+@found_per_rank(need_accesses)
+def changed_inputs(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `inplace_modification`, at most one per rank. Raises
     NotApplicable."""
-    need_accesses(run)
-    return [one for rank in run.ranks if (one := _of_rank(run, rank)) is not None]
-
-
-@per_rank
-def _of_rank(run: Run, rank: int) -> Finding | None:
     named = run.events("storage", rank, columns=["storage"])["storage"].unique()
     for thread in run.threads_of(rank):
         found = _changes(run, rank, thread.thread)
@@ -106,7 +102,7 @@ def _finding(run: Run, rank: int, own: pd.DataFrame) -> Finding:
         first,
         kind="inplace_modification",
         confidence="likely",
-        title=f"{first['name']}{f' at {where}' if where else ''} changes the data itself: what "
+        title=f"{first['name']}{at_place(where)} changes the data itself: what "
         f"{first['module']} gets are slices of one tensor, and each of "
         f"{units.count(len(parts))} is changed once more in each of {units.count(int(parts.max()))}"
         " epochs, so the data is another one from epoch to epoch. Compute a new tensor "

@@ -8,6 +8,8 @@ the diagonal has probability.
 
 from __future__ import annotations
 
+import re
+
 from lanescope.collector.format.loop_names import SELF_PAIRS
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -32,6 +34,8 @@ _SAME = (
     "Unsqueeze",
     "View",
 )
+_PARTS = re.compile(r"(Unsafe)?Split\w*|Unbind\w*|\w*(Gru|Lstm|Rnn)\w*")
+"""Nodes with several results: two that lead to one of them may be of different tensors."""
 
 
 @each_rank_of_graphs
@@ -51,8 +55,8 @@ def _is_square(graph: LossGraph, loss: LossNode) -> bool:
     product = _handed_on(graph, softmax)
     if product.name not in _PRODUCTS or len(product.next) != 2:
         return False
-    first, second = (graph.nodes[one] for one in product.next)
-    return _origin(graph, first) == _origin(graph, second)
+    first, second = (_origin(graph, graph.nodes[one]) for one in product.next)
+    return first.number == second.number and not _PARTS.fullmatch(first.name)
 
 
 def _handed_on(graph: LossGraph, node: LossNode) -> LossNode:
@@ -63,8 +67,8 @@ def _handed_on(graph: LossGraph, node: LossNode) -> LossNode:
     return graph.down(first, lambda one: one.name in _SCALES + _SAME and len(one.next) == 1)
 
 
-def _origin(graph: LossGraph, node: LossNode) -> int:
-    return graph.down(node, lambda one: one.name in _SAME and len(one.next) == 1).number
+def _origin(graph: LossGraph, node: LossNode) -> LossNode:
+    return graph.down(node, lambda one: one.name in _SAME and len(one.next) == 1)
 
 
 def _finding(run: Run, rank: int, fact: LossFact) -> Finding:
