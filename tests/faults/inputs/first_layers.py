@@ -197,6 +197,21 @@ def training_mode_of_another_model(planted: bool) -> None:
     _tuned(model)
 
 
+def copy_in_evaluation_mode(planted: bool) -> None:
+    """The twin measures gradients of a copy, which alone is in evaluation mode."""
+    model = _loaded(False)
+    other = copy.deepcopy(model)
+
+    def loss_of(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if not planted:
+            F.cross_entropy(other(torch.randn(_ROWS, _WIDTH)), y).backward()
+            print([one.grad.norm().item() for one in other.parameters() if one.grad is not None])
+            other.zero_grad()
+        return F.cross_entropy(out, y)
+
+    _classes(model.train(not planted), loss_of)
+
+
 def normalisation_of_converted_weights() -> None:
     """Statistics that were copied from another format have no count of batches."""
     model = _loaded(True)
@@ -362,6 +377,7 @@ FAULTS = (
             (loaded_and_not_set_to_train, normalisation_of_converted_weights),
             (normalisation_without_a_batch, None),
             (training_mode_of_another_model, None),
+            (copy_in_evaluation_mode, None),
         )
     ),
     *(

@@ -67,10 +67,14 @@ def never_in_training(run: Run) -> list[Finding]:
     found = []
     for row in logged(run, None, prefix=RESTING_LAYER).itertuples():
         rank, (model, layer, kind) = int(row.rank), str(row.name).split("/")
-        own = modes[(modes["rank"] == rank) & (modes["name"] == model)]
+        here = modes[modes["rank"] == rank]
+        own = here[here["name"] == model]
         rows = _own_rows(run, modes, rank, model)
         trained = rows[~rows["missing"]]
         if own["value"].any() or trained["call"].nunique() < _MIN_STEPS:
+            continue
+        every = gradient_rows(run)
+        if _are_of_another(here, model, every.loc[every["rank"] == rank, "parameter"]):
             continue
         off = f"its dropout of {row.value:g} is off"
         if kind.startswith(("BatchNorm", "SyncBatchNorm")):
@@ -202,6 +206,15 @@ def _held_by(model: str, others: set[str], parameters: pd.Series) -> pd.Series:
     names = parameters.astype("str")
     own = names.str.startswith(f"{model}.")
     return own if own.any() else ~names.str.startswith(tuple(f"{one}." for one in others))
+
+
+def _are_of_another(modes: pd.DataFrame, model: str, parameters: pd.Series) -> bool:
+    """Whether the parameters of a rank that do not begin with the name of a model may be those of
+    another one, which is in training mode: a copy that is evaluated with gradients has none."""
+    names = parameters.astype("str")
+    trains = {model, *modes.loc[modes["value"] > 0, "name"].astype("str")}
+    unnamed = {one for one in trains if not names.str.startswith(f"{one}.").any()}
+    return model in unnamed and len(unnamed) > 1
 
 
 def _trained(run: Run, stepped: pd.DataFrame, rank: int, since: int) -> pd.Index:
