@@ -97,3 +97,7 @@ def test_recording_changes_no_bit_and_sees_every_kind_of_event(losses: str, tmp_
     assert info["complete"]
     assert info["dropped"] == 0
     assert {kind for kind, count in info["events"].items() if count == 0} == set()
+    # Two ranks on too few processors may keep each other waiting.
+    report = json.loads(run(SCRIPTS / "lanescope", "check", tmp_path / "run", "--json"))
+    found = [one for one in report["findings"] if one["severity"] != "info"]
+    assert {one["kind"] for one in found} <= {"straggler"}
