@@ -241,10 +241,7 @@ def caller(depth: int = 1) -> FrameType | None:
 def _steps(optimizer: Any, *_: Any) -> None:
     """Calls what listens to steps: torch takes longer to call a hook than most of them take."""
     for begin in _Means.stepping:
-        try:
-            begin(optimizer)
-        except Exception as error:
-            _Means.failed(error)
+        _call_safely(begin, optimizer)
 
 
 # Without the library ---------------------------------------------------------------------------

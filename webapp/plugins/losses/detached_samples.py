@@ -14,6 +14,9 @@ tensor.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
+
+import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import stack_of
 from lanescope.webapp.analysis.findings import Finding
@@ -54,17 +57,10 @@ _LAYERS = frozenset(
 @each_graph
 def cut_samples(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_gradient`, at most one per rank. Raises NotApplicable."""
-    nodes = graph_nodes(run, rank)
-    rows = forward_rows(run, rank, nodes)
-    ops = outermost(rows)
-    if not any(op.name == _DRAW for op in ops):
+    row = _cut_row(run, rank, _DRAW, _cut_draw)
+    if row is None:
         return None
-    touch(run, rank, nodes, ops)
-    in_graph = {int(one) for one in nodes["sequence"].dropna()}
-    draw = _cut_draw(ops, in_graph)
-    if draw is None:
-        return None
-    where = own_place(run, rank, stack_of(rows.iloc[draw.row]))
+    where = own_place(run, rank, stack_of(row))
     return graph_finding(
         run,
         rank,
@@ -82,16 +78,10 @@ def cut_samples(run: Run, rank: int, graph: LossGraph) -> Finding | None:
 @each_graph
 def cut_codes(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_gradient`, at most one per rank. Raises NotApplicable."""
-    nodes = graph_nodes(run, rank)
-    rows = forward_rows(run, rank, nodes)
-    ops = outermost(rows)
-    if not any(op.name == _NEAREST for op in ops):
+    row = _cut_row(run, rank, _NEAREST, _cut_lookup)
+    if row is None:
         return None
-    touch(run, rank, nodes, ops)
-    lookup = _cut_lookup(ops, {int(one) for one in nodes["sequence"].dropna()})
-    if lookup is None:
-        return None
-    where = own_place(run, rank, stack_of(rows.iloc[lookup.row]))
+    where = own_place(run, rank, stack_of(row))
     return graph_finding(
         run,
         rank,
@@ -104,6 +94,21 @@ def cut_codes(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         where=where,
         evidence={"cause": "cut_codes"},
     )
+
+
+def _cut_row(
+    run: Run, rank: int, name: str, cut: Callable[[list[Operator], set[int]], Operator | None]
+) -> pd.Series | None:
+    """The row of the operator that `cut` finds in the forward of the first graph, whose sequence
+    numbers it gets; None also where no operator has that name."""
+    nodes = graph_nodes(run, rank)
+    rows = forward_rows(run, rank, nodes)
+    ops = outermost(rows)
+    if not any(op.name == name for op in ops):
+        return None
+    touch(run, rank, nodes, ops)
+    found = cut(ops, {int(one) for one in nodes["sequence"].dropna()})
+    return None if found is None else rows.iloc[found.row]
 
 
 def _cut_lookup(ops: list[Operator], in_graph: set[int]) -> Operator | None:

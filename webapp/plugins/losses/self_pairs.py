@@ -73,13 +73,14 @@ def _origin(graph: LossGraph, node: LossNode) -> LossNode:
 
 def _finding(run: Run, rank: int, fact: LossFact) -> Finding:
     share = float(fact.values.iloc[0])
-    where = (
-        " as well: its scores are a matrix times itself, the targets are off the diagonal, and the "
-        f"diagonal gets {share:.0%} of the probability at first. Hide it before the softmax: "
-        'scores.fill_diagonal_(float("-inf")).'
-    )
-    if share < 0:
-        where = (
+    if share > 0:
+        why = (
+            " as well: its scores are a matrix times itself, the targets are off the diagonal, and "
+            f"the diagonal gets {share:.0%} of the probability at first. Hide it before the "
+            'softmax: scores.fill_diagonal_(float("-inf")).'
+        )
+    else:  # all targets are on the diagonal, see SELF_PAIRS
+        why = (
             ": its scores are a matrix times itself, and the targets are the diagonal, so each "
             "sample is its own partner and no two views come closer. Multiply the one view by the "
             "other (first @ second.T), or hide the diagonal and take the other view as target."
@@ -87,6 +88,6 @@ def _finding(run: Run, rank: int, fact: LossFact) -> Finding:
     return fact.finding(
         run,
         rank,
-        title=f"The contrastive loss{fact.node.at} compares each sample with itself{where}",
+        title=f"The contrastive loss{fact.node.at} compares each sample with itself{why}",
         evidence={"cause": "self_pairs", "share": abs(share)},
     )
