@@ -170,6 +170,10 @@ class NotApplicable(RunError):
     """Raised by an analysis that cannot say anything about a run; the message says why."""
 
 
+class NotRecorded(NotApplicable):
+    """Another recording would answer: the message says what to record."""
+
+
 @dataclass(frozen=True)
 class AnalysisResult:
     """What came of one question."""
@@ -178,6 +182,7 @@ class AnalysisResult:
     findings: tuple[Finding, ...] = ()
     omitted: int = 0  # findings beyond MAX_FINDINGS
     unanswered: str = ""  # why the run cannot be asked; empty: it can
+    recordable: bool = False  # `unanswered` says what to record
     failed: str = ""  # the fault of LaneScope that kept it from an answer; empty: there was none
 
     @property
@@ -312,7 +317,8 @@ def run_question(
         found = ranked(_found(question, run, baseline, noise))
         kept = tuple(_with_source(run, one) for one in found[:_MAX_FINDINGS])
     except NotApplicable as reason:
-        return AnalysisResult(question.text, unanswered=str(reason))
+        recordable = isinstance(reason, NotRecorded)
+        return AnalysisResult(question.text, unanswered=str(reason), recordable=recordable)
     except (RunError, OSError, ModuleNotFoundError):
         raise
     except Exception as error:
@@ -334,7 +340,7 @@ def _found(question: Question, run: Run, baseline: Run | None, noise: Run | None
     if question.recorded and run.imported:
         raise NotApplicable("not in imported traces")
     if question.native and all(p["engine"] in UNSEEN_BY for p in run.manifest["processes"]):
-        raise NotApplicable("record with the native engine")
+        raise NotRecorded("record with the native engine")
     find = load(question.find)
     found: list[Finding] = find(baseline, run, noise) if question.baseline else find(run)
     known = kinds()
@@ -373,24 +379,6 @@ class Evidence(TypedDict, total=False):
     second: Side | None
     modified_by: Side | None
     saved_by: Side | None
-
-
-class Missing(TypedDict):
-    """A rank that others wait for."""
-
-    rank: int
-    doing: str
-    where: str | None
-
-
-class Collective(TypedDict):
-    """A collective that did not come about, or not as it should have."""
-
-    group: str
-    sequence: int
-    op: dict[str, str]
-    waiting: list[int]
-    missing: list[Missing]
 
 
 def check_evidence(kind: Kind, evidence: Mapping[str, Any]) -> None:

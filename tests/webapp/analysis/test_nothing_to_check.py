@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lanescope.webapp.analysis.findings import run_questions
 from lanescope.webapp.runs.run import open_run
 from tests.support.synthetic import START_NS, Builder, write_run
@@ -16,6 +18,9 @@ TRAINING = {
     "States that are not loaded",
 }
 THREADS = {"Data races between threads or streams", "Lost context variables", "Lost modes of torch"}
+
+
+_CTC = "Texts that are longer than what CTC gets"
 
 
 def unanswered(folder: Path) -> set[str]:
@@ -33,3 +38,17 @@ def test_they_are_checked_where_it_trains_with_threads(tmp_path: Path) -> None:
     trained = unanswered(write_run(tmp_path / "trained", ranks=1, threads=2, steps=3, ops=40))
     checked = {"In-place changes of tensors that backward needs", "States that are not loaded"}
     assert not trained & (checked | {"Lost context variables", "Lost modes of torch"})
+
+
+@pytest.mark.parametrize(
+    ("node", "passes"),
+    [("MseLossBackward0", False), ("CtcLossBackward0", True), ("CompiledFunctionBackward", True)],
+)
+def test_a_graph_is_checked_for_what_it_has(tmp_path: Path, node: str, passes: bool) -> None:
+    builder = Builder(tmp_path / "run")
+    thread = builder.thread()
+    builder.op(START_NS, 100, "aten::mm")
+    builder.row("node", 0, thread, time_ns=START_NS + 200, node=0, name=node, next="")
+    (answer,) = (one for one in run_questions(open_run(builder.write())) if one.question == _CTC)
+    assert answer.unanswered == ("" if passes else "the graph of backward has no CTC loss")
+    assert answer.answered == passes

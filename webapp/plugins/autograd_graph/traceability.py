@@ -26,7 +26,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
@@ -81,7 +81,7 @@ def untraceable_graphs(run: Run) -> list[Finding]:
     """Returns findings of kind `untraceable_graph`, one per rank. NotApplicable where none was
     walked."""
     if not walks(run):
-        raise NotApplicable(
+        raise NotRecorded(
             "record a backward pass with the native engine: no autograd graph was walked"
         )
     by_rank: dict[int, list[Walk]] = {}

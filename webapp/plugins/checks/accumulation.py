@@ -23,7 +23,7 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import calls, calls_alone
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import at_place, timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.checks.environment import ACCUMULATES
@@ -55,7 +55,7 @@ class _Step:
 def accumulation(run: Run) -> list[Finding]:
     """Returns findings of kind `environment`, at most one. Raises NotApplicable."""
     need_ranks(run)
-    reductions = need_rows(_reductions(calls(run)), "record a backward that reduces gradients")
+    reductions = need_recorded(_reductions(calls(run)), "record a backward that reduces gradients")
     found: dict[int, list[_Step]] = {}
     for rank in sorted(int(one) for one in reductions["rank"].unique()):
         steps = _steps(run, rank)

@@ -31,9 +31,9 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import group_title
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import and_more, step_bounds, timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
 from lanescope.webapp.analysis.parameter_history import gradient_rows, wrapped
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.analysis.stack_frames import phase_place
@@ -89,11 +89,9 @@ def rank_divergence(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`. Raises NotApplicable where nothing can be
     compared."""
     need_ranks(run)
-    need_rows(hashes(run), "record with --level access: nothing was hashed")
+    need_recorded(hashes(run), "record with --level access: nothing was hashed")
     if not replicas(run):
-        raise NotApplicable(
-            "record from the start of the program: no ranks are known to be replicas"
-        )
+        raise NotRecorded("record from the start of the program: no ranks are known to be replicas")
     return [_finding(run, one) for one in partings(run) if not _reported_as_unused(run, one)]
 
 

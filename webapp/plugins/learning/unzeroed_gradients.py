@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
@@ -57,7 +57,7 @@ def kept_gradients(run: Run) -> list[Finding]:
     NotApplicable."""
     found = {rank: _of_rank(run, rank) for rank in run.ranks}
     if all(of is None for of in found.values()):
-        raise NotApplicable("record an optimizer step: the run has no steps")
+        raise NotRecorded("record an optimizer step: the run has no steps")
     need_accesses(run)
     return [one for of in found.values() for one in of or ()]
 

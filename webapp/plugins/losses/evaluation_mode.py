@@ -67,14 +67,13 @@ def never_in_training(run: Run) -> list[Finding]:
     found = []
     for row in logged(run, None, prefix=RESTING_LAYER).itertuples():
         rank, (model, layer, kind) = int(row.rank), str(row.name).split("/")
-        here = modes[modes["rank"] == rank]
-        own = here[here["name"] == model]
+        own = modes[(modes["rank"] == rank) & (modes["name"] == model)]
         rows = _own_rows(run, modes, rank, model)
         trained = rows[~rows["missing"]]
+        if not layer:  # called on its own, beside a model
+            names = trained["parameter"].astype("str").str.removeprefix(f"{model}.")
+            trained = trained[names.isin(["weight", "bias"])]
         if own["value"].any() or trained["call"].nunique() < _MIN_STEPS:
-            continue
-        every = gradient_rows(run)
-        if _are_of_another(here, model, every.loc[every["rank"] == rank, "parameter"]):
             continue
         off = f"its dropout of {row.value:g} is off"
         if kind.startswith(("BatchNorm", "SyncBatchNorm")):
@@ -197,24 +196,14 @@ def _own_rows(run: Run, modes: pd.DataFrame, rank: int, model: str) -> pd.DataFr
     """Rows of gradients of the parameters of a model of a rank."""
     others = {str(one) for one in modes.loc[modes["rank"] == rank, "name"]} - {model}
     rows = gradient_rows(run)
-    return rows[(rows["rank"] == rank) & _held_by(model, others, rows["parameter"])]
-
-
-def _held_by(model: str, others: set[str], parameters: pd.Series) -> pd.Series:
-    """Which parameters are a model's, by their names: those of the first one do not begin with its
-    own."""
-    names = parameters.astype("str")
+    rows = rows[rows["rank"] == rank]
+    names = rows["parameter"].astype("str")
     own = names.str.startswith(f"{model}.")
-    return own if own.any() else ~names.str.startswith(tuple(f"{one}." for one in others))
-
-
-def _are_of_another(modes: pd.DataFrame, model: str, parameters: pd.Series) -> bool:
-    """Whether the parameters of a rank that do not begin with the name of a model may be those of
-    another one, which is in training mode: a copy that is evaluated with gradients has none."""
-    names = parameters.astype("str")
-    trains = {model, *modes.loc[modes["value"] > 0, "name"].astype("str")}
-    unnamed = {one for one in trains if not names.str.startswith(f"{one}.").any()}
-    return model in unnamed and len(unnamed) > 1
+    layers = run.events("module", rank, columns=["path"])["path"].to_pylist()
+    # Names of the first model, and of another wrapper of it, do not begin with the model's.
+    if not own.any() and model in layers and not any(one.startswith(f"{model}.") for one in layers):
+        own = ~names.str.startswith(tuple(f"{one}." for one in others))
+    return rows[own]
 
 
 def _trained(run: Run, stepped: pd.DataFrame, rank: int, since: int) -> pd.Index:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.plugins.collectives.slow_places import (
     EXPLAINS,
     line_between,
@@ -38,7 +38,7 @@ _Window = tuple[int, int]
 def slowing(run: Run) -> list[Finding]:
     """Returns findings of kind `growth`, one per rank and place. Raises NotApplicable."""
     if all(len(run.steps(rank).index) <= _MIN_STEPS for rank in run.ranks):
-        raise NotApplicable(f"record more than {_MIN_STEPS} steps")
+        raise NotRecorded(f"record more than {_MIN_STEPS} steps")
     found: dict[str, Finding] = {}
     for rank in run.ranks:
         one = _of_rank(run, rank)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD
 from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
@@ -34,7 +34,7 @@ def no_backward(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
     modes = logged(run, None, prefix=TRAINING_MODE)
     if modes.empty:
-        raise NotApplicable("record calls of a model with gradients, with --level access")
+        raise NotRecorded("record calls of a model with gradients, with --level access")
     scopes = texts_of(run, "op", "scope")
     kinds = run.events("phase", columns=["kind"])["kind"].cast(pa.string())
     backward = schema.PhaseKind.backward.name
