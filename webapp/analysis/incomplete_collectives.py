@@ -161,8 +161,10 @@ def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
         ended = tuple(entry for entry, complete in entries if complete)
         if any(entry.name in SYNCHRONISING for entry in ended) or not entries:
             # Nobody can have left it without the others: it failed, or they were not recorded.
-            failed = any(rank_states(run)[entry.rank].gave_up for entry in ended)
-            if not entries or not (failed or all(_died(run, rank) for rank in missing)):
+            known = rank_states(run)
+            failed = any(known[entry.rank].gave_up for entry in ended)
+            died = all(known[rank].ending.how == "died" for rank in missing)
+            if not entries or not (failed or died):
                 continue
             waiting, ended = (*waiting, *ended), ()
         yield IncompleteCollective(str(group), sequence, waiting, missing, absent, ended)
@@ -261,10 +263,6 @@ def _entry(run: Run, row: Any) -> _CollectiveCall:
         int(row.bytes),
         quiet,
     )
-
-
-def _died(run: Run, rank: int) -> bool:
-    return rank_states(run)[rank].ending.how == "died"
 
 
 def _complete(run: Run, row: Any, quiet: bool) -> bool:

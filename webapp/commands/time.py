@@ -218,7 +218,8 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
     chosen = table if step is None else table[table["step"] == step]
     means = chosen.groupby("rank").mean().head(_MAX_RANKS)
     heads = Table("category", *[f"rank {rank}" for rank in means.index], box=None)
-    for column, title in (("duration_ns", "whole step"), *_columns()):
+    categories = ((f"{name}_ns", title) for name, title in CATEGORIES.items())
+    for column, title in (("duration_ns", "whole step"), *categories):
         if means[column].any():
             heads.add_row(title, *map(units.duration, means[column]))
     which = "mean of all steps" if step is None else f"step {step}"
@@ -263,8 +264,3 @@ def _show_slowdown(run: Run, console: Console) -> None:
     console.print(f"  {length} a step, {ideal} with all work spread evenly over the ranks; {cause}")
     if found.last_stage_share is not None:
         console.print(f"  {units.share(found.last_stage_share)} to the last pipeline stage")
-
-
-def _columns() -> list[tuple[str, str]]:
-    """Column of `step_time` and what people read, for each category."""
-    return [(f"{name}_ns", title) for name, title in CATEGORIES.items()]

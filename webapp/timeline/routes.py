@@ -104,7 +104,7 @@ class _Routes:
 
     def tile(self, etag: str, level: str, index: str) -> flask.Response:
         self._check(etag)
-        lanes = _lanes(flask.request.args.get("lanes", ""))
+        lanes = _numbers("lanes", flask.request.args.get("lanes", ""))
         place = (integer("level", level), integer("index", index), lanes)
         self._timeline.check(*place)
         most = _most(flask.request.args.get("rows"))
@@ -166,12 +166,8 @@ class _Routes:
             )
 
 
-def _lanes(text: str) -> list[int]:
-    """Distinct lanes of a list like 0,1,2."""
-    return _numbers("lanes", text)
-
-
 def _numbers(name: str, text: str | None) -> list[int]:
+    """Distinct numbers of a list like 0,1,2."""
     if text is None:
         return []
     parts = text.split(",", _MAX_LANES)

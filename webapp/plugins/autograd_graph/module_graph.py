@@ -61,7 +61,10 @@ def graph_by_module(
     count = Counter(dict.fromkeys(modules, 0))
     for module, number in zip(modules, numbers, strict=True):
         count[module] = max(count[module], number + 1)
-    names = [_part_name(module, number) for module, number in zip(modules, numbers, strict=True)]
+    names = [
+        f"{module} \N{MIDDLE DOT} {number + 1}" if number else module
+        for module, number in zip(modules, numbers, strict=True)
+    ]
     adds = [bool(parameter) for parameter in nodes["parameter"]]
     edges: Counter[tuple[str, str]] = Counter()
     for node, after in enumerate(following):
@@ -116,10 +119,6 @@ def matches(
     for column in ("module", "name", "parameter"):
         found |= nodes[column].astype(str).str.lower().str.contains(wanted, regex=False)
     return dict(Counter(group_names(nodes.loc[found, "module"], depth, opened)))
-
-
-def _part_name(module: str, number: int) -> str:
-    return f"{module} \N{MIDDLE DOT} {number + 1}" if number else module
 
 
 def _cut(module: str, depth: int | None, opened: Collection[str]) -> str:

@@ -58,7 +58,7 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
     latest = usual_latest(table.late_ns)
     factor, unit = units.unit_for(latest, "ns")
     late = [[None if np.isnan(v) else float(v) / factor for v in row] for row in table.late_ns]
-    words = [[_time(v) for v in row] for row in table.late_ns]
+    words = [["did not come" if np.isnan(v) else duration(v) for v in row] for row in table.late_ns]
     figure.add_heatmap(
         x=[str(int(number)) for number in table.first],
         y=[f"rank {rank}" for rank in table.ranks],
@@ -129,7 +129,3 @@ def _decades(values: pd.Series, base: str) -> dict[str, Any]:
         around = max(t for t in ticks if t <= least), min(t for t in ticks if t >= most)
         axis["range"] = [log10(around[0]) - _MARGIN, log10(around[1]) + _MARGIN]
     return axis
-
-
-def _time(ns: float) -> str:
-    return "did not come" if np.isnan(ns) else duration(ns)

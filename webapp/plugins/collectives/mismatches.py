@@ -218,7 +218,10 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
         evidence={
             "group": one.group,
             "sequence": one.sequence,
-            "op": {str(int(row.rank)): str(row.name) for row in _named(one.rows)},
+            "op": {
+                str(int(rank)): str(name)
+                for rank, name in zip(one.rows["rank"], one.rows["name"], strict=True)
+            },
             "waiting": [],
             "missing": [
                 {"rank": r, "doing": known[r].activity, "where": wheres[str(r)]} for r in odd
@@ -234,10 +237,6 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
             (group_lane(rank, one.group), int(first["start_ns"])),
         ),
     )
-
-
-def _named(rows: pd.DataFrame) -> Any:
-    return rows[["rank", "name"]].itertuples(index=False)
 
 
 def _severity(one: _Mismatch) -> Severity:
