@@ -24,7 +24,7 @@ from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, layer_l
 from lanescope.webapp.analysis.stack_frames import line_and_function, short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
-from lanescope.webapp.runs.html_summary import text
+from lanescope.webapp.runs.html_summary import escaped_html
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import conform, plain_json
 
@@ -148,13 +148,14 @@ def _html_of(finding: Finding) -> str:
     since = [] if finding.time_ns is None else [f"since {units.duration(finding.time_ns)}"]
     step = [] if finding.step is None else [f"step {finding.step}"]
     place = ", ".join([*since, *step, *([f"at {finding.where}"] if finding.where else [])])
-    lines = "".join(f"<code>{text(named_line(one))}</code><br>" for one in finding.source)
+    place = f"<small>{escaped_html(place)}</small><br>" if place else ""
+    lines = "".join(f"<code>{escaped_html(named_line(one))}</code><br>" for one in finding.source)
     evidence = json.dumps(dict(finding.evidence), indent=1).splitlines()
-    shown = "\n".join(map(text, evidence))
+    shown = "\n".join(map(escaped_html, evidence))
     colour = COLOURS[finding.severity]
     return (
-        f'<div><b style="color:{colour}">{finding.severity}</b> {text(finding.kind)}: '
-        f"{text(finding.title)}<br>{f'<small>{text(place)}</small><br>' if place else ''}{lines}"
+        f'<div><b style="color:{colour}">{finding.severity}</b> {escaped_html(finding.kind)}: '
+        f"{escaped_html(finding.title)}<br>{place}{lines}"
         f"<details><summary>evidence</summary><pre>{shown}</pre></details></div>"
     )
 

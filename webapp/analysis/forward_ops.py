@@ -75,7 +75,7 @@ def outermost(rows: pd.DataFrame) -> list[Operator]:
     return ops
 
 
-def touch(run: Run, rank: int, nodes: pd.DataFrame, ops: list[Operator]) -> None:
+def add_accesses(run: Run, rank: int, nodes: pd.DataFrame, ops: list[Operator]) -> None:
     """Gives the operators their reads and writes."""
     if not ops or not run.counts_of(rank)["access"]:
         return
@@ -117,7 +117,7 @@ def maker(node: dict[str, Any], rows: Sequence[dict[str, Any]]) -> int | None:
         for k, row in enumerate(rows)
         if row["scope"] != BACKWARD
         and row["start_ns"] <= node["start_ns"]
-        and stem(row["name"]) == stem(node["name"])
+        and shared_stem(row["name"]) == shared_stem(node["name"])
     ]
     return min(fitting)[2] if fitting else None
 
@@ -144,10 +144,10 @@ def makers(nodes: pd.DataFrame, rows: pd.DataFrame) -> Int64Array:
 
 
 def _stems(names: pd.Series) -> pd.Series:
-    return names.map({name: stem(name) for name in names.unique()}).astype("object")
+    return names.map({name: shared_stem(name) for name in names.unique()}).astype("object")
 
 
-def stem(name: str) -> str:
+def shared_stem(name: str) -> str:
     """Returns what the names of an op and its node share: nllloss of aten::nll_loss_forward."""
     bare = re.sub(r"Backwards?[0-9]*$", "", name.rpartition("::")[2])
     return re.sub(r"_forward$", "", bare).replace("_", "").lower()

@@ -24,7 +24,7 @@ from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.timeline.arguments import BadRequest, integer, is_forward, window_of
 from lanescope.webapp.timeline.lane_pages import lanes_of_ranks
 from lanescope.webapp.timeline.lod import TILE_BUCKETS, WHOLE
-from lanescope.webapp.timeline.search.lookup import look
+from lanescope.webapp.timeline.search.lookup import slices_in_window
 from lanescope.webapp.timeline.span_details import nearest, run_facts, slice_facts
 from lanescope.webapp.timeline.tile_format import compressed
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
@@ -151,7 +151,9 @@ class _Routes:
         between = window_of(args)
         shorter = integer("shorter", args["shorter"]) if "shorter" in args else None
         row = integer("row", args.get("row", "0"))
-        return _kept(_json(look(self._timeline, integer("lane", lane), row, between, shorter)))
+        return _kept(
+            _json(slices_in_window(self._timeline, integer("lane", lane), row, between, shorter))
+        )
 
     def of_plugin(self, entry: str, etag: str) -> flask.Response:
         self._check(etag)

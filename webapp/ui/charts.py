@@ -44,7 +44,7 @@ BUTTONS_ABOVE: dict[str, Any] = {"modebar_orientation": "h"}
 """Layout of a figure with a colour bar or a second axis where the buttons stand otherwise."""
 
 
-def nothing(words: str) -> go.Figure:
+def empty_figure(words: str) -> go.Figure:
     """Returns words in the place of a chart: an empty figure would show bare axes."""
     figure = go.Figure(layout={"template": go.layout.Template()})  # Plotly's own has 7 kB
     figure.update_layout(

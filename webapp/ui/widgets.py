@@ -15,7 +15,7 @@ from lanescope.webapp.analysis.links import calls_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.elements import InSight
 from lanescope.webapp.ui.theme import GRAPH_CONFIG
 
@@ -63,7 +63,7 @@ def graph(id: str, figure: go.Figure | None = None, height: int = 420, *, what: 
     """
     chart = dcc.Graph(
         id=id,
-        figure=figure if figure is not None else nothing(f"Computing {what} …"),
+        figure=figure if figure is not None else empty_figure(f"Computing {what} …"),
         config=cast(Any, GRAPH_CONFIG),
         style={"height": f"{height}px"},
     )

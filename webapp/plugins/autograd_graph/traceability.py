@@ -27,7 +27,7 @@ from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotRecorded
-from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
+from lanescope.webapp.analysis.forward_ops import BACKWARD, shared_stem
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
@@ -227,7 +227,7 @@ def _is_tied(node: str, sequence: int, made: set[int]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_view(name: str) -> bool:
-    return any(fnmatchcase(f"aten::{stem(name)}", pattern) for pattern in _VIEWS)
+    return any(fnmatchcase(f"aten::{shared_stem(name)}", pattern) for pattern in _VIEWS)
 
 
 def _bare(name: str) -> str:

@@ -51,7 +51,7 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
     sequence number of the call.
     """
     if table.late_ns.size == 0:
-        return charts.nothing("Arrivals cannot be compared in this group.")
+        return charts.empty_figure("Arrivals cannot be compared in this group.")
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     figure.update_layout(charts.BUTTONS_ABOVE)
@@ -87,7 +87,7 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     known = table[(table["bytes"] > 0) & (table[column] > 0)]
     if known.empty:
-        return charts.nothing(f"The {title} is unknown for every call of this run.")
+        return charts.empty_figure(f"The {title} is unknown for every call of this run.")
     base, factor = ("B/s", 1e9) if column.endswith("_gbs") else ("ns", 1.0)
     say = units.size if base == "B/s" else units.duration
     per = "/s" if base == "B/s" else ""

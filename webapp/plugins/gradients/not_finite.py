@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
+from lanescope.webapp.analysis.forward_ops import BACKWARD, shared_stem
 from lanescope.webapp.analysis.parameter_history import gradients, layers_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
@@ -89,7 +89,7 @@ def backward_layers(run: Run, rank: int, thread: str, starts: Int64Array) -> NDA
     """
     ops = to_frame(run.events("op", rank, thread, columns=_OPS))
     ops = ops[ops["sequence"].notna()]
-    stems = {name: stem(str(name)) for name in ops["name"].unique()}
+    stems = {name: shared_stem(str(name)) for name in ops["name"].unique()}
     ops["stem"] = ops["name"].map(stems).astype("str")
     backward = ops["scope"] == BACKWARD
     forward = ops[~backward].drop_duplicates(["sequence", "stem"], keep="last")

@@ -20,7 +20,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -98,7 +98,7 @@ def register(app: Dash, context: Context) -> None:
     def show(rank: int, device: str, by: str, theme: Theme | None) -> tuple[go.Figure, Any]:
         usage = _usage(run, rank, device)
         if usage is None:
-            return nothing(f"rank {rank} has no record of allocations on {device}"), ""
+            return empty_figure(f"rank {rank} has no record of allocations on {device}"), ""
         edges = charts.bin_edges(_shown(run, usage), POINTS)
         instants = usage.peaks(edges)
         groups = _groups(usage, by if by in _GROUPS else "category", instants)

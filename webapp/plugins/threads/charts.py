@@ -26,9 +26,9 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     stretch, ns.
     """
     if table["rate"].isna().all():
-        return charts.nothing("No thread is in this phase.")
+        return charts.empty_figure("No thread is in this phase.")
     if not table["rate"].any() and table["rank"].nunique() > charts.MAX_LINES:
-        return charts.nothing("On no rank are two threads in this phase at the same time.")
+        return charts.empty_figure("On no rank are two threads in this phase at the same time.")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     factor, unit = units.unit_for(float(table["end_ns"].max()), "ns")
     means = table.groupby("rank")["rate"].mean()

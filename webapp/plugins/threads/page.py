@@ -24,7 +24,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import Compared, compared
@@ -208,7 +208,7 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
 def _rates(of: Compared | None, links: dict[tuple[int, str, str], str], theme: Theme) -> go.Figure:
     """The chart of a rank's pairs; None: it has no pair."""
     if of is None:
-        return nothing("One thread of this rank at most is in the phase: there is no pair.")
+        return empty_figure("One thread of this rank at most is in the phase: there is no pair.")
 
     def to(a: str, b: str) -> str:
         return links.get((of.rank, a, b), links.get((of.rank, b, a), ""))

@@ -34,7 +34,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -216,7 +216,7 @@ def register(app: Dash, context: Context) -> None:
         try:
             return _shown(run, step, theme or "light")
         except NotApplicable as reason:
-            return nothing(str(reason)), [], ""
+            return empty_figure(str(reason)), [], ""
 
     def window_of(step: int | None) -> tuple[int, int]:
         chosen = job_step(run, step)
