@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.arrow_columns import having, phases_of_kind, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
@@ -260,10 +260,7 @@ def _texts(column: pa.ChunkedArray) -> npt.NDArray[np.object_]:
 
 def _ends(run: Run, rank: int, thread: str, times: Sequence[int]) -> list[int | None]:
     """When each of the optimizer's steps that began at `times`, or soon after, ended."""
-    rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "thread"])
-    of_optimizer = having(rows["kind"], schema.PhaseKind.optimizer.name.__eq__)
-    own = of_optimizer & having(rows["thread"], thread.__eq__)
-    rows = rows.filter(pa.array(own)).drop_null()
+    rows = phases_of_kind(run, schema.PhaseKind.optimizer, rank, thread).dropna()
     start = rows["start_ns"].to_numpy()
     ends = start + rows["duration_ns"].to_numpy()
     places = np.searchsorted(start, times)

@@ -14,6 +14,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.loop_names import SEEDED_SAMPLES
 from lanescope.collector.format.names import RANDOM_STATE
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.links import at_place
@@ -94,9 +95,8 @@ def seeded_samples(run: Run) -> list[Finding]:
 def _each_is_trained_on(run: Run, rank: int, fetches: pd.Series) -> bool:
     """Whether a backward follows each of these instants before the next; after the last it may
     not."""
-    rows = run.events("phase", rank, columns=["kind", "start_ns"]).to_pandas()
-    begins = rows.loc[rows["kind"].astype("str") == schema.PhaseKind.backward.name, "start_ns"]
-    counts = begins.sort_values().searchsorted(fetches.sort_values())
+    begins = phases_of_kind(run, schema.PhaseKind.backward, rank)["start_ns"]
+    counts = begins.searchsorted(fetches.sort_values())
     return bool((pd.Series(counts).diff().dropna() > 0).all())
 
 
