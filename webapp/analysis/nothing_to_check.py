@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -11,7 +14,18 @@ from lanescope.webapp.analysis.findings import NotApplicable, NotRecorded
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, wrapped
 from lanescope.webapp.runs.run import Run
 
+_T = TypeVar("_T")
+_Other = TypeVar("_Other")
+
 _BACKWARD = schema.PhaseKind.backward.name
+
+
+def if_applicable(ask: Callable[..., _T], *given: Any, otherwise: _Other) -> _T | _Other:
+    """Returns what `ask` returns; `otherwise` where it raises NotApplicable."""
+    try:
+        return ask(*given)
+    except NotApplicable:
+        return otherwise
 
 
 def need_rows(rows: pd.DataFrame, reason: str) -> pd.DataFrame:
