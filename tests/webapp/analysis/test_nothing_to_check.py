@@ -34,6 +34,13 @@ def test_nothing_is_passed_where_nothing_was_checked(tmp_path: Path) -> None:
     assert {*TRAINING, *THREADS, "Failed validators"} <= unanswered(builder.write())
 
 
+def test_what_another_recording_would_check_says_what_to_record(tmp_path: Path) -> None:
+    answers = run_questions(open_run(write_run(tmp_path / "run", ranks=2, steps=1, ops=2)))
+    assert {one.recordable for one in answers if one.unanswered} == {True, False}
+    for one in answers:
+        assert one.recordable == one.unanswered.startswith("record "), one
+
+
 def test_they_are_checked_where_it_trains_with_threads(tmp_path: Path) -> None:
     trained = unanswered(write_run(tmp_path / "trained", ranks=1, threads=2, steps=3, ops=40))
     checked = {"In-place changes of tensors that backward needs", "States that are not loaded"}
