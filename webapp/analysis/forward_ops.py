@@ -105,12 +105,11 @@ BACKWARD = schema.OpScope.backward.name
 
 
 def maker(node: dict[str, Any], rows: Sequence[dict[str, Any]]) -> int | None:
-    """Returns position among `rows` (of the op table, with the node's sequence number) of its
-    maker.
+    """Returns the position of a node's maker among `rows` of the op table with its sequence number.
 
     Sequence numbers count per forward thread, and an operator that makes no node may carry the
-    number of the next one. So it is the one that has the node's name (AddmmBackward0: aten::addmm),
-    began before it and is nearest, on the node's thread if one is.
+    number of the next one. The maker is the operator with the node's name (AddmmBackward0:
+    aten::addmm) that began last before it, on the node's thread if one did.
     """
     fitting = [
         (row["thread"] != node["thread"], node["start_ns"] - row["start_ns"], k)

@@ -42,7 +42,7 @@ def register(
 ) -> None:
     """Adds the routes of a run to a server, under `prefix` (several runs need several).
 
-    `live` says how a run stands that is still being recorded.
+    `live` returns the state of a run that is still being recorded.
     """
     routes = _Routes(timeline, live)
     rules: dict[str, Callable[..., flask.Response]] = {

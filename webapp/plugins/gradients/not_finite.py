@@ -60,11 +60,11 @@ def not_finite_layers(run: Run) -> pd.DataFrame:
 
 
 def not_finite_elements(run: Run) -> pd.Series:
-    """Returns layer -> share of the elements that its backward computed which were NaN or infinite.
+    """Returns layer -> share of NaN and infinite elements among those that its backward computed.
 
-    Of what the operators returned, or changed, within the autograd nodes that forward operators of
-    the layer's module made (by sequence number and name, on the same thread). Only layers with
-    recorded tensor values (level numerics) are in it.
+    Counts what operators returned or changed within the layer's autograd nodes. Forward operators
+    of its module made these nodes: same sequence number, name and thread. Only layers with recorded
+    tensor values (level numerics) are in it.
     """
     if not run.counts["tensor"]:
         return pd.Series(dtype="float64")

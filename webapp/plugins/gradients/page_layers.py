@@ -275,7 +275,7 @@ def chosen_layer(
     rank: int,
     theme: Theme,
 ) -> tuple[go.Figure, list[Any]]:
-    """Returns curves of the layer of the cell that was clicked, and what there is to say of it."""
+    """Returns curves of the layer whose cell was clicked, and a text about it."""
     table = _table(context, rank, measure, depth)
     title = AXES[measure]
     if table.empty:
