@@ -134,7 +134,7 @@ def same_views(fact: LossFact) -> str | None:
     )
 
 
-@of_nodes("Clamp", "clamped ratio")
+@of_nodes("Clamp", "clamp()")
 @_each_fact(POLICY_RATIO, "constant_ratio")
 def constant_ratios(fact: LossFact) -> str | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
