@@ -27,7 +27,11 @@ from lanescope.webapp.analysis.stack_frames import (
     phase_place,
     short_place,
 )
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import (
+    forward_operators,
+    graph_nodes,
+    reached_parameters,
+)
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
 from lanescope.webapp.plugins.learning.held_parameters import UNNAMED
 from lanescope.webapp.runs.run import Run
@@ -120,11 +124,8 @@ def _only_line(run: Run, rank: int, nodes_named: re.Pattern[str]) -> tuple[str, 
     own = nodes[nodes["name"].astype("str").str.fullmatch(nodes_named) & nodes["sequence"].notna()]
     if own.empty:
         return None
-    until, thread = int(nodes["time_ns"].iloc[0]), str(nodes["thread"].iloc[0])
-    columns = ["start_ns", "sequence", "name", "scope", "stack"]
-    ops = to_frame(run.events("op", rank, thread, columns, (0, until)))
-    ops = ops[(ops["scope"].astype("str") == "function") & ops["sequence"].isin(own["sequence"])]
-    ops = ops.drop_duplicates("sequence", keep="last")
+    ops = forward_operators(run, rank, nodes, ["sequence", "name", "stack"])
+    ops = ops[ops["sequence"].isin(own["sequence"])].drop_duplicates("sequence", keep="last")
     places = {own_place(run, rank, stack_of(op)) for _, op in ops.iterrows()}
     where = places.pop() if len(places) == 1 else None
     if where is None:
