@@ -31,7 +31,7 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_backward, need_ranks
-from lanescope.webapp.analysis.parameter_history import clip_place, last_logged, sharded_names
+from lanescope.webapp.analysis.parameter_history import clip_place, last_logged
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -128,10 +128,9 @@ def _logged(run: Run, rank: int) -> tuple[pd.Series, pd.Series]:
 
 
 def _gradients(run: Run, rank: int) -> tuple[pd.DataFrame, pd.Series]:
-    """Norms of a rank's gradients that are whole, and of all of them together by step and rank."""
+    """Norms of a rank's gradients, of shards its own part, and of all together by step and rank."""
     columns = ["rank", "step", "parameter", "norm"]
     rows = to_frame(run.events("gradient", rank, columns=columns))
-    rows = rows[~rows["parameter"].isin(sharded_names(run))]
     squares = (rows["norm"] ** 2).groupby([rows["step"], rows["rank"]]).sum(min_count=1)
     return rows, squares.pow(0.5)
 
