@@ -59,12 +59,14 @@ from tests.faults.ranks import (
     kept_models,
     metrics,
     one_model,
+    orders,
     parts,
     reduced,
     slow,
     splits,
     summed_parts,
     unfrozen,
+    wrong_groups,
 )
 from tests.faults.threads import (
     drawn_apart,
@@ -157,6 +159,8 @@ _ROOMS = (
     splits,
     summed_parts,
     unfrozen,
+    orders,
+    wrong_groups,
     again,
     two_runs,
     two_starts,

@@ -1,5 +1,6 @@
-"""Records what daemon threads have not done of their queues as the process ends, and tasks of asyncio
-that are not done as their loop ends."""
+"""Records what daemon threads have not done of their queues as the process ends, and tasks of
+asyncio that are not done as their loop ends.
+"""
 
 from __future__ import annotations
 

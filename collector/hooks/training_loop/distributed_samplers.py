@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data import DistributedSampler, Subset
 
-from ...format.loader_names import SAMPLED_SUBSET
+from ...format.loader_names import SAMPLED_SUBSET, SAMPLER_PADDING
 from ...format.names import SAMPLER_END, SAMPLER_EPOCH, SAMPLER_SEED
 from ...recorder.recorder import Recorder
 from ..training.replication import short_hash
@@ -27,7 +27,12 @@ class DistributedSamplers:
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def begins(self, sampler: Any) -> None:
-        """Records the state of a sampler that shuffles, as an iteration begins."""
+        """Records what a sampler pads as an iteration begins, and how one shuffles."""
+        if isinstance(sampler, DistributedSampler) and not sampler.drop_last:
+            length = len(sampler.dataset)
+            if 0 < length < sampler.total_size:
+                padding = float(sampler.total_size - length)
+                self._recorder.value(f"{SAMPLER_PADDING}{length}", padding)
         if not _shuffles(sampler):
             return
         if sampler not in self._numbers:

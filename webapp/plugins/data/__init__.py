@@ -142,6 +142,13 @@ PLUGIN = Plugin(
             misses="means that the program divides in Python; last batches of other lengths",
         ),
         Question(
+            "Evaluations that count samples twice",
+            "padded_evaluations:padded_evaluations",
+            ("wrong_average",),
+            needs="level access; an evaluation over a DistributedSampler, and a sum over the ranks",
+            misses="results that are gathered; less than 0.5 % of the samples; other samplers",
+        ),
+        Question(
             "Numbers that ranks reduce in different orders",
             "rank_metrics:metric_orders",
             ("wrong_average",),

@@ -212,7 +212,9 @@ def other_group(run: Run, group: str, ranks: tuple[int, ...], rows: pd.DataFrame
     with the values of a rank outside of it. `rows`: rank, step and parameter of values that differ.
     """
     known = hashes(run)
-    known = known[(known["step"] == rows["step"].min()) & known["parameter"].isin(rows["parameter"])]
+    known = known[
+        (known["step"] == rows["step"].min()) & known["parameter"].isin(rows["parameter"])
+    ]
     of_rank = {
         int(rank): tuple(own.sort_values("parameter")["param_hash"])
         for rank, own in known.groupby("rank")

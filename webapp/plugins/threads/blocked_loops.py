@@ -42,9 +42,9 @@ def _finding(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> Finding:
         severity="warning",
         confidence="likely",
         title=f"The event loop is blocked {units.count(len(rows))} times, for up to "
-        f"{units.duration(lasted)}: {what}{at} runs in its thread without an await, and tasks whose "
-        f"timer ends wait meanwhile{waits}. Await asyncio.to_thread(...) with that {that}, or "
-        "loop.run_in_executor().",
+        f"{units.duration(lasted)}: {what}{at} runs in its thread without an await, and "
+        f"tasks whose timer ends wait meanwhile{waits}. Await "
+        f"asyncio.to_thread(...) with that {that}, or loop.run_in_executor().",
         rank=rank,
         thread=thread,
         step=int(worst["step"]),
