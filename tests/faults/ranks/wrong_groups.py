@@ -108,7 +108,7 @@ def local_shards_scaled(planted: bool) -> None:
         shards = _locals(model)
         norm = torch.stack([one.norm() for one in shards]).norm()
         for one in shards:
-            one.mul_((_LIMIT / (norm + 1e-6)).clamp(max=1.0))
+            one.mul_((_LIMIT / (norm + 1e-6)).clamp(max=1.0))  # named
 
     _sharded(clip if planted else _whole)
 
