@@ -219,7 +219,7 @@ async def _beat() -> None:
 
 
 def evaluation_in_a_task(planted: bool) -> None:
-    """Evaluations are started, and nobody awaits them; the twin gathers them."""
+    """Evaluations are started and not awaited; the twin gathers them."""
     model = nn.Linear(8, 4)
 
     async def evaluate() -> None:

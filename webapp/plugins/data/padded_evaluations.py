@@ -3,7 +3,7 @@
 It gives each rank as many samples: where they cannot be shared out so, the first ones are handed
 out again at the end. Training does not mind, but a sum over the ranks weighs these twice. Found
 where a model is called without gradients in the iteration, and the ranks then reduce a number and
-gather nothing: what is gathered can be cut to the length of the dataset.
+gather nothing, as gathered results can be cut to the length of the dataset.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ is the mean of all of them only where each rank has as many. Found for single nu
 operator for means has just made, in an evaluation, from other numbers of elements on each rank.
 
 Numbers of a step that are reduced one after the other, in the order of a set, have another order on
-each rank, and what is added up is a loss on one rank and an accuracy on the next. Found where the
+each rank: the loss of one rank is added to the accuracy of the next. Found where the
 operators that made them are the same on all ranks, but in another order.
 """
 
