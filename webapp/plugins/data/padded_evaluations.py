@@ -24,6 +24,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _LEAST_SHARE = 0.005  # of the samples
+_MAX_ITERATIONS = 16
 _EVALUATION = schema.PhaseKind.evaluation.name
 _CALLS = (_EVALUATION, schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 
@@ -38,7 +39,7 @@ def padded_evaluations(run: Run) -> list[Finding]:
     found: dict[str, Finding] = {}
     for name, own in rows.groupby("name", sort=False, observed=True):
         length = int(name)
-        for _, row in own.iterrows():
+        for _, row in own.head(_MAX_ITERATIONS).iterrows():
             call = _sum_after(run, rank, int(row["time_ns"]))
             if call is not None and row["value"] >= _LEAST_SHARE * length:
                 found.setdefault(str(name), _finding(run, rank, row, length, call))

@@ -36,7 +36,8 @@ from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
 _MIN_CALLS = 3
-_MIN_STEPS = 3
+_MIN_STEPS, _MAX_RANKS = 3, 16
+"""Numbers in different orders: in how many steps, and of how many ranks that are looked at."""
 _MAX_CALLS = 50
 """The last ones of a rank are looked at."""
 
@@ -175,8 +176,11 @@ def metric_orders(run: Run) -> list[Finding]:
     found = []
     for group, own in calls.groupby("group", observed=True):
         ranks = [rank for rank in group_members(run)[str(group)] if rank in set(own["rank"])]
+        ranks = ranks[:_MAX_RANKS]
+        own = own[own["rank"].isin(ranks)]
         several = own.groupby(["rank", "step"])["sequence"].transform("size") > 1
-        first = own[several].groupby("rank").head(_MAX_CALLS)
+        steps = own.loc[several, "step"].drop_duplicates().nsmallest(_MIN_STEPS + 1)
+        first = own[several & own["step"].isin(steps)].groupby("rank").head(_MAX_CALLS)
         if len(ranks) < 2 or first.empty:
             continue
         made = first.assign(made=[_maker(run, call) for call in first.itertuples()])
@@ -224,7 +228,7 @@ def _of_orders(
         severity="error",
         confidence="likely",
         title=f"{units.sentence(ranks_in(run, tuple(ranks)))} reduce {len(rows)} numbers in "
-        f"different orders{at_place(where)}, in {units.count(len(apart))} steps: at step {step}, "
+        f"different orders{at_place(where)}, in each of {len(apart)} steps: at step {step}, "
         f"what rank {ranks[0]} adds up is from {made[ranks[0]]}, and what rank {other} adds to it "
         f"from {made[other]}. Reduce them in one order on all ranks: that of a list or of sorted "
         "names, not of a set.",
