@@ -10,18 +10,22 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import BATCH_STORAGE, LOADER_BEGUN, LOADER_END
-from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
-from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY
+from lanescope.webapp.plugins.data.batches import (
+    BATCH_KEYS,
+    batch_samples,
+    given_to_models,
+    readers,
+)
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -31,7 +35,6 @@ AGAIN = 0.9  # of the steps, in which an iteration begins
 FINISHED = 0.1  # of the iterations, which come to their last batch
 
 _COMPARES = re.compile(r"aten::(\w*(loss|cross_entropy|kl_div|margin)\w*|gather|scatter_?)")
-_COPIES = ("aten::_to_copy", "aten::copy_")
 
 
 def same_loaded(run: Run) -> list[Finding]:
@@ -72,37 +75,19 @@ def _targets(run: Run, rank: int, own: pd.DataFrame, loaded: pd.DataFrame) -> li
     for position, one in table[table["position"] > 0].groupby("position"):
         if position in set(passed) or one["hash"].nunique() > 1 or not one["alike"].all():
             continue
-        if one["step"].nunique() >= _MIN_STEPS and _are_compared(run, rank, one):
+        few = one.to_dict("records")
+        if one["step"].nunique() >= _MIN_STEPS and all(_is_compared(run, rank, row) for row in few):
             return [_constant_target(run, rank, int(str(position)), one)]
     return []
 
 
-def _are_compared(run: Run, rank: int, tensors: pd.DataFrame) -> bool:
-    """Whether an operator of the same step compares each tensor after it was loaded, or a copy."""
-    steps = run.steps(rank)
-    ends = dict(zip(steps.index, steps.end_ns, strict=True))
-    for row in tensors.itertuples():
-        window = (int(row.time_ns), int(ends.get(row.step, run.duration_ns)))
-        accesses, ops = (
-            to_frame(run.events(table, rank, str(row.thread), [*OPERATOR_KEY, *columns], window))
-            for table, columns in (("access", ["storage", "write"]), ("op", ["name", "shapes"]))
-        )
-        touched = accesses[accesses["start_ns"] > window[0]].merge(ops, on=OPERATOR_KEY)
-        names = touched["name"].astype("str")
-        read = (touched["storage"] == int(row.value)) & ~touched["write"]
-        copies = touched.loc[read & names.isin(_COPIES), OPERATOR_KEY].drop_duplicates()
-        made = touched[touched["write"]].merge(copies, on=OPERATOR_KEY)["storage"]
-        read |= touched["storage"].isin(made) & ~touched["write"]
-        of_losses = names.str.fullmatch(_COMPARES.pattern)
-        differences = (names == "aten::sub") & touched["shapes"].astype("str").map(_of_two_tensors)
-        if not (read & (of_losses | differences)).any():
-            return False
-    return True
-
-
-def _of_two_tensors(shapes: str) -> bool:
-    found = tensor_shapes(shapes)
-    return len(found) > 1 and all(found[:2])
+def _is_compared(run: Run, rank: int, row: dict[str, Any]) -> bool:
+    """Whether a loss, or a difference of two tensors, reads a tensor of a batch."""
+    for name, shapes in readers(run, rank, row):
+        found = tensor_shapes(shapes)
+        if _COMPARES.fullmatch(name) or (name == "aten::sub" and len(found) > 1 and all(found)):
+            return True
+    return False
 
 
 def _first_batch(run: Run, rank: int, loaded: pd.DataFrame) -> Finding:
