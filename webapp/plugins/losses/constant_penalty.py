@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -65,7 +66,7 @@ def constant_penalty(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         if one.name in _ADDS and len(one.next) == 1 and len(input_shapes(one)) == 2
     ]
     parts = _residuals(graph)
-    passes = _passes(run, rank, graph.time_ns) if sums or parts else []
+    passes = _passes(run, rank, graph) if sums or parts else []
     for one in sums:
         origin = _origin(run, rank, one, passes, graph.thread)
         if origin is not None and origin.where:
@@ -103,14 +104,17 @@ def _went_through(run: Run, rank: int, graph: LossGraph, node: LossNode, made_in
     return bool(made.loc[made["start_ns"].isin(starts), "sequence"].isin(later).any())
 
 
-def _passes(run: Run, rank: int, before_ns: int) -> list[_Pass]:
-    """Thread, begin and end of backward passes that ended before an instant."""
+def _passes(run: Run, rank: int, graph: LossGraph) -> list[_Pass]:
+    """Thread, begin and end of the backward passes before that of the loss which made none of its
+    graph: those with create_graph=True did."""
     columns = ["thread", "start_ns", "duration_ns", "kind"]
-    rows = run.events("phase", rank, columns=columns, window=(0, before_ns))
+    rows = run.events("phase", rank, columns=columns, window=(0, graph.time_ns))
     backward = pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.backward.name)
     own = to_frame(rows.filter(backward)).dropna()
-    ends = own["start_ns"] + own["duration_ns"]
-    own = own.assign(end=ends)[ends < before_ns]
+    own = own.assign(end=own["start_ns"] + own["duration_ns"])
+    made = np.sort([one.start_ns for one in graph.nodes.values() if one.start_ns is not None])
+    before, after = (np.searchsorted(made, own[edge]) for edge in ("start_ns", "end"))
+    own = own[(own["end"] < graph.time_ns) & (before == after)]
     return [(str(one.thread), int(one.start_ns), int(one.end)) for one in own.itertuples()]
 
 
