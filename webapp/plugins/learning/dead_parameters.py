@@ -355,6 +355,8 @@ def _finding(
         step,
         kind="dead_parameter",
         severity="info" if cause == "library" else "error" if severe else "warning",
+        # Some are left out of the optimizer on purpose, and not frozen.
+        confidence="likely" if cause == "not_in_optimizer" else "certain",
         title=f"{words} (since step {step}). {advice}",
         ranks=tuple(ranks),
         where=where,

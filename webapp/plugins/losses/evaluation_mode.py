@@ -29,6 +29,7 @@ from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_models
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
+from lanescope.webapp.plugins.learning.held_parameters import UNNAMED
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -197,7 +198,9 @@ def _own_rows(run: Run, modes: pd.DataFrame, rank: int, model: str) -> pd.DataFr
     """Rows of gradients of the parameters of a model of a rank."""
     others = {str(one) for one in modes.loc[modes["rank"] == rank, "name"]} - {model}
     rows = gradient_rows(run)
-    return rows[(rows["rank"] == rank) & _held_by(model, others, rows["parameter"])]
+    # An input that is optimized is no parameter of a model.
+    rows = rows[(rows["rank"] == rank) & ~rows["parameter"].str.fullmatch(UNNAMED.pattern)]
+    return rows[_held_by(model, others, rows["parameter"])]
 
 
 def _held_by(model: str, others: set[str], parameters: pd.Series) -> pd.Series:
