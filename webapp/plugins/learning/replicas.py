@@ -7,8 +7,13 @@ from functools import lru_cache
 
 import pandas as pd
 
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
+from lanescope.webapp.analysis.collective_calls import (
+    collective_calls,
+    group_members,
+    point_to_point_calls,
+)
 from lanescope.webapp.analysis.parameter_history import wrapped
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.run import Run
@@ -18,6 +23,9 @@ EQUAL_SHARE = 0.5
 _ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
 
 _REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
+
+_OPTIMIZER = schema.PhaseKind.optimizer.name
+_PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name, _OPTIMIZER)
 
 _LOOSE = re.compile(r"(\w+#\d+|[A-Z]\w*)?")
 """Prefix of the parameters of a layer that is called on its own: that of the first is empty."""
@@ -161,6 +169,20 @@ def group_calls(run: Run, group: str, rank: int, names: tuple[str, ...]) -> pd.D
     calls = collective_calls(run)
     same = (calls["group"] == group) & (calls["rank"] == rank)
     return calls[same & calls["name"].isin(names)]
+
+
+def hand_round(run: Run, ranks: tuple[int, ...]) -> bool:
+    """Returns True if a rank gets half of the parameters' bytes from another one of them between a
+    step of its optimizer and the next forward: models that come near to each other by and by."""
+    rank = ranks[0]
+    own = point_to_point_calls(run)
+    own = own[(own["rank"] == rank) & (own["name"] == "recv") & own["peer"].isin(ranks)]
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
+    phases = phases[phases["kind"].isin(_PASSES)].sort_values("start_ns")
+    before = phases["start_ns"].searchsorted(own["start_ns"]) - 1
+    stepped = phases["kind"].eq(_OPTIMIZER).to_numpy()[before]
+    got = own[stepped & (before >= 0)].groupby("step")["bytes"].sum()
+    return bool((got >= EQUAL_SHARE * bytes_of_step(run, rank)).any())
 
 
 def was_reduced(run: Run, group: str, rank: int, step: int) -> bool:
