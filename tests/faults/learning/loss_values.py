@@ -322,8 +322,8 @@ def threshold_of_a_sigmoid(planted: bool) -> None:
 
 
 def rate_of_active_units(planted: bool) -> None:
-    """How many units are used, as a penalty of sparsity; the twin adds to them what is left, as the
-    cost of pondering does."""
+    """How many units are used, as a penalty of sparsity; the twin adds a remainder to
+    each count, as adaptive computation time does."""
 
     def loss_of(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         codes = out.relu()

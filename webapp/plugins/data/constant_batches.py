@@ -75,7 +75,7 @@ def _targets(run: Run, rank: int, own: pd.DataFrame, loaded: pd.DataFrame) -> li
     for position, one in table[table["position"] > 0].groupby("position"):
         if position in set(passed) or one["hash"].nunique() > 1 or not one["alike"].all():
             continue
-        few = one.to_dict("records")
+        few = one.head(2 * _MIN_STEPS).to_dict("records")
         if one["step"].nunique() >= _MIN_STEPS and all(_is_compared(run, rank, row) for row in few):
             return [_constant_target(run, rank, int(str(position)), one)]
     return []

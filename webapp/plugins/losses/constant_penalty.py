@@ -69,7 +69,7 @@ def constant_penalty(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     passes = _passes(run, rank, graph) if sums or parts else []
     for one in sums:
         origin = _origin(run, rank, one, passes, graph.thread)
-        # A count may be a part of a term, as the steps of a ponder cost are beside what is left.
+        # A count may be a part of a term, as steps of adaptive computation time are.
         is_part = origin is not None and origin.hard and any(input_shapes(one))
         if origin is not None and origin.where and not is_part:
             return _finding(run, rank, graph, one, origin)

@@ -27,9 +27,12 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_models
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.parameter_history import (
+    UNNAMED,
+    gradient_rows,
+    logged,
+)
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
-from lanescope.webapp.plugins.learning.held_parameters import UNNAMED
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -198,7 +201,7 @@ def _own_rows(run: Run, modes: pd.DataFrame, rank: int, model: str) -> pd.DataFr
     """Rows of gradients of the parameters of a model of a rank."""
     others = {str(one) for one in modes.loc[modes["rank"] == rank, "name"]} - {model}
     rows = gradient_rows(run)
-    # An input that is optimized is no parameter of a model.
+    # Optimizers may hold inputs as well.
     rows = rows[(rows["rank"] == rank) & ~rows["parameter"].str.fullmatch(UNNAMED.pattern)]
     return rows[_held_by(model, others, rows["parameter"])]
 

@@ -226,7 +226,7 @@ def renewed_optimizers(at: str, rest: str, rows: pd.DataFrame) -> str:
     return (
         f"A new {rest} is made for each step of the same parameters (it steps{at}), "
         f"{units.count(len(rows))} times or more: what it keeps from step to step, its moments, is "
-        "lost. Make it once, before the loop, unless the parameters begin anew with each one."
+        "lost. Make it once, before the loop, unless each one begins with the same parameters."
     )
 
 
