@@ -8,8 +8,12 @@ from typing import Any, TypedDict
 import pandas as pd
 
 from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS
+<<<<<<< HEAD
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import NotApplicable
+=======
+from lanescope.webapp.analysis.findings import NotRecorded
+>>>>>>> main
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY
@@ -66,7 +70,7 @@ def batch_samples(run: Run) -> pd.DataFrame:
         for prefix in (BATCH_HASH, BATCH_ROWS)
     )
     if hashes.empty or len(rows) != len(hashes):
-        raise NotApplicable("record training steps with --level access: no batch was sampled")
+        raise NotRecorded("record training steps with --level access: no batch was sampled")
     order = ["rank", "thread", "name", "step", "time_ns"]
     both = [frame.sort_values(order, kind="stable", ignore_index=True) for frame in (hashes, rows)]
     frame = both[0].rename(columns={"value": "hash"})

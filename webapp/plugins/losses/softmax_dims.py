@@ -29,6 +29,8 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     each_graph,
     graph_finding,
     input_shapes,
+    of_class_losses,
+    of_nodes,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -48,6 +50,7 @@ def _dims(run: Run, rank: int) -> dict[int, int]:
     return {int(name): int(value) for name, value in zip(rows["name"], rows["value"], strict=True)}
 
 
+@of_nodes("(^|Safe)Softmax", "softmax of weights")
 @each_graph
 def attention_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
@@ -109,6 +112,7 @@ def _mixing(
     )
 
 
+@of_class_losses
 @each_graph
 def softmax_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
@@ -124,6 +128,7 @@ def softmax_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     return None
 
 
+@of_nodes("Softmax", "softmax")
 @each_graph
 def single_outputs(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""

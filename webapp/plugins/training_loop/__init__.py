@@ -5,6 +5,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 PLUGIN = Plugin(
     name="training_loop",
     area="Learning",
+    order=200,
     depends=("data", "losses"),
     kinds=(
         Kind("growth", "memory.md#growth"),
@@ -36,6 +37,7 @@ PLUGIN = Plugin(
             "Clippings that get no gradient",
             "ineffective_calls:clipped_nothing",
             ("exploding_gradient",),
+            order=191,
             needs="clip_grad_norm_ in 4 steps",
             misses="clipping by hand; torch before 2.6",
         ),
@@ -43,6 +45,7 @@ PLUGIN = Plugin(
             "Gradients that the loss of another optimizer left",
             "ineffective_calls:left_gradients",
             ("wrong_gradient",),
+            order=191,
             needs="two optimizers, and 5 steps",
             misses="losses that both train parameters of the other optimizer; gradients that are "
             "clipped in between; training in several threads",
@@ -51,6 +54,7 @@ PLUGIN = Plugin(
             "Checkpointed functions that draw other numbers in backward",
             "ineffective_calls:drawn_again",
             ("wrong_gradient",),
+            order=191,
             needs="torch.utils.checkpoint",
             misses="checkpoints of other libraries; numbers that are not torch's",
         ),
@@ -92,6 +96,7 @@ PLUGIN = Plugin(
             "Annealing given in epochs that steps with batches",
             "schedule_findings:short_annealings",
             ("dead_parameter",),
+            order=192,
             needs="CosineAnnealingLR of torch, for twice its length",
             misses="other schedulers; lengths above 100; runs that end earlier",
         ),
@@ -99,6 +104,7 @@ PLUGIN = Plugin(
             "Cycles and warm-ups given in batches that step with epochs",
             "schedule_findings:slow_cycles",
             ("dead_parameter",),
+            order=192,
             needs="OneCycleLR of torch and 2 of its steps, or LambdaLR and 3 of its steps",
             misses="other schedulers; cycles that get total_steps in runs that end earlier; "
             "warm-ups that have come to a fiftieth",
@@ -107,6 +113,7 @@ PLUGIN = Plugin(
             "Plateaus in the wrong mode",
             "schedule_findings:wrong_plateaus",
             ("dead_parameter",),
+            order=192,
             needs="6 calls of ReduceLROnPlateau.step() with a Python number",
             misses="numbers that should rise in mode min and are no shares of samples, as rewards; "
             "numbers that are tensors",
@@ -115,6 +122,7 @@ PLUGIN = Plugin(
             "Optimizers made again for each step",
             "schedule_findings:renewed_optimizers",
             ("dead_parameter",),
+            order=192,
             needs="6 steps",
             misses="optimizers that are made for a few steps each, as in each epoch; several that "
             "step in turn",
@@ -132,6 +140,7 @@ PLUGIN = Plugin(
             "Epochs that shuffle alike",
             "repeated_seeds:same_orders",
             ("repeated_data",),
+            order=48,
             native=True,
             needs="level access; a torch DataLoader that shuffles 32 samples or more, for 3 epochs",
             misses="samplers other than torch's RandomSampler; seeds that repeat after some epochs",
@@ -158,7 +167,6 @@ PLUGIN = Plugin(
             "Inputs of evaluation on another scale",
             "input_scales:input_scales",
             ("evaluation_mode",),
-            order=200,
             native=True,
             needs="level access; evaluations in evaluation mode without gradients, at 2 steps",
             misses="inputs that differ less than thirtyfold; results that are compared by other "
@@ -201,6 +209,7 @@ PLUGIN = Plugin(
             "Updates of parameters that nothing reads",
             "dropped_updates:dropped_updates",
             ("dead_parameter",),
+            order=155,
             native=True,
             needs="level access; 5 steps with operators on parameters outside of an optimizer",
             misses="updates of a single parameter; results that are read without torch",
@@ -209,7 +218,6 @@ PLUGIN = Plugin(
             "Evaluation in training mode",
             "evaluations:evaluated_in_training",
             ("evaluation_mode",),
-            order=200,
             native=True,
             needs="level access; 3 calls without gradients, two in a row, of a model with "
             "dropout or batch normalisation",
@@ -253,6 +261,7 @@ PLUGIN = Plugin(
             "Averages that take almost all from the newest parameters",
             "moving_averages:swapped_average",
             ("wrong_average",),
+            order=199,
             native=True,
             needs="level access; averages by mul, add or lerp with Python numbers at four of the "
             "steps 0, 1, 2, 4, 8, ...",
@@ -263,6 +272,7 @@ PLUGIN = Plugin(
             "Averages that are written to the model",
             "moving_averages:reversed_average",
             ("wrong_average",),
+            order=199,
             native=True,
             needs="level access; averages by mul, add or lerp with Python numbers at four of the "
             "steps 0, 1, 2, 4, 8, ...",
@@ -310,6 +320,7 @@ PLUGIN = Plugin(
             "DataLoaders that hand out None",
             "loader_findings:lost_batches",
             ("lost_error",),
+            order=49,
             needs="level access; a torch DataLoader",
             misses="samples that are left out of a batch",
         ),
@@ -325,6 +336,7 @@ PLUGIN = Plugin(
             "Attributes that torch does not read",
             "ineffective_settings:unread_attributes",
             ("unread_setting",),
+            order=198,
             needs="level access; a model called as a module in training, or an optimizer of torch",
             misses="spellings that are not like requires_grad; attributes that are set after the "
             "first call of the model",
@@ -333,6 +345,7 @@ PLUGIN = Plugin(
             "Groups without weight decay that leave out little",
             "ineffective_settings:spare_groups",
             ("unread_setting",),
+            order=198,
             needs="an optimizer of several groups",
             misses="groups that have a fifth of the norms and biases, or other parameters; decay "
             "under other names than weight_decay",

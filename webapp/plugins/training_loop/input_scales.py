@@ -18,7 +18,7 @@ from lanescope.collector.format.loop_names import (
 )
 from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.fault_series import found_in_rows
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
@@ -45,7 +45,7 @@ def input_scales(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, at most one per rank. Raises NotApplicable."""
     evaluated = logged(run, None, prefix=EVALUATED_SCALE)
     if evaluated.empty:
-        raise NotApplicable("record an evaluation without gradients, with --level access")
+        raise NotRecorded("record an evaluation without gradients, with --level access")
     trained = logged(run, None, prefix=INPUT_SCALE)
     found: dict[int, Finding] = {}
     for (key, name), own in evaluated.groupby(["rank", "name"], sort=True, observed=True):
@@ -64,7 +64,7 @@ def input_scales(run: Run) -> list[Finding]:
 
 def _divided_twice(run: Run) -> pd.DataFrame:
     if logged(run, None, prefix=INPUT_SCALE).empty:
-        raise NotApplicable("record with --level access: no model has inputs of floating point")
+        raise NotRecorded("record with --level access: no model has inputs of floating point")
     return logged(run, None, prefix=DIVIDED_TWICE)
 
 
