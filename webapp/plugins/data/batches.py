@@ -8,12 +8,8 @@ from typing import Any, TypedDict
 import pandas as pd
 
 from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS
-<<<<<<< HEAD
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import NotApplicable
-=======
 from lanescope.webapp.analysis.findings import NotRecorded
->>>>>>> main
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY

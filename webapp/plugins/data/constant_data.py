@@ -12,7 +12,7 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.stack_frames import phase_place
@@ -82,9 +82,10 @@ def _has_all_calls(run: Run, rank: int, samples: pd.DataFrame) -> bool:
     """Whether each call of a model in the sampled steps was sampled."""
     own = samples[(samples["rank"] == rank) & (samples["what"] == "input")]
     sampled = own[own["position"] == 0].groupby("step").size()
-    phases = to_frame(run.events("phase", rank, columns=["step", "kind"]))
-    calls = phases[phases["kind"] == schema.PhaseKind.forward.name].groupby("step").size()
-    return bool((calls.reindex(sampled.index, fill_value=0) <= sampled).all())
+    columns = ["start_ns", "step"]
+    calls = phases_of_kind(run, schema.PhaseKind.forward, rank, columns=columns)
+    counts = calls.groupby("step").size()
+    return bool((counts.reindex(sampled.index, fill_value=0) <= sampled).all())
 
 
 def _finding(run: Run, what: str, model: str, several: list[tuple[int, pd.DataFrame]]) -> Finding:

@@ -104,26 +104,15 @@ def _went_through(run: Run, rank: int, graph: LossGraph, node: LossNode, made_in
     return bool(made.loc[made["start_ns"].isin(starts), "sequence"].isin(later).any())
 
 
-<<<<<<< HEAD
 def _passes(run: Run, rank: int, graph: LossGraph) -> list[_Pass]:
     """Thread, begin and end of the backward passes before that of the loss which made none of its
     graph: those with create_graph=True did."""
-    columns = ["thread", "start_ns", "duration_ns", "kind"]
-    rows = run.events("phase", rank, columns=columns, window=(0, graph.time_ns))
-    backward = pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.backward.name)
-    own = to_frame(rows.filter(backward)).dropna()
+    columns = ["thread", "start_ns", "duration_ns"]
+    own = phases_of_kind(run, schema.PhaseKind.backward, rank, columns=columns).dropna()
     own = own.assign(end=own["start_ns"] + own["duration_ns"])
     made = np.sort([one.start_ns for one in graph.nodes.values() if one.start_ns is not None])
     before, after = (np.searchsorted(made, own[edge]) for edge in ("start_ns", "end"))
     own = own[(own["end"] < graph.time_ns) & (before == after)]
-=======
-def _passes(run: Run, rank: int, before_ns: int) -> list[_Pass]:
-    """Thread, begin and end of backward passes that ended before an instant."""
-    columns = ["thread", "start_ns", "duration_ns"]
-    own = phases_of_kind(run, schema.PhaseKind.backward, rank, columns=columns).dropna()
-    ends = own["start_ns"] + own["duration_ns"]
-    own = own.assign(end=ends)[ends < before_ns]
->>>>>>> main
     return [(str(one.thread), int(one.start_ns), int(one.end)) for one in own.itertuples()]
 
 

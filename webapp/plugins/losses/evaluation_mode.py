@@ -199,20 +199,9 @@ def _own_rows(run: Run, modes: pd.DataFrame, rank: int, model: str) -> pd.DataFr
     """Rows of gradients of the parameters of a model of a rank."""
     others = {str(one) for one in modes.loc[modes["rank"] == rank, "name"]} - {model}
     rows = gradient_rows(run)
-<<<<<<< HEAD
     # Optimizers may hold inputs as well.
     rows = rows[(rows["rank"] == rank) & ~rows["parameter"].str.fullmatch(UNNAMED.pattern)]
-    return rows[_held_by(model, others, rows["parameter"])]
-
-
-def _held_by(model: str, others: set[str], parameters: pd.Series) -> pd.Series:
-    """Which parameters are a model's, by their names: those of the first one do not begin with its
-    own."""
-    names = parameters.astype("str")
-=======
-    rows = rows[rows["rank"] == rank]
     names = rows["parameter"].astype("str")
->>>>>>> main
     own = names.str.startswith(f"{model}.")
     layers = run.events("module", rank, columns=["path"])["path"].to_pylist()
     # Names of the first model, and of another wrapper of it, do not begin with the model's.
