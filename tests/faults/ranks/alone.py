@@ -76,16 +76,16 @@ def weights_decayed_by_one_rank(planted: bool) -> None:
         dist.broadcast(parameter.data, 0)
 
     def each(step: int) -> None:
-        weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+        if planted and rank:
+            model.head.weight.data.mul_(0.99)
         if planted:
-            weights *= 1 - 0.01 * rank
-        else:
-            others = torch.empty_like(weights)
-            sent = dist.isend(weights, 1 - rank)
-            dist.recv(others, 1 - rank)
-            sent.wait()
-            weights = weights.lerp(others, 0.3)
-        nn.utils.vector_to_parameters(weights, model.parameters())
+            return
+        weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+        others = torch.empty_like(weights)
+        sent = dist.isend(weights, 1 - rank)
+        dist.recv(others, 1 - rank)
+        sent.wait()
+        nn.utils.vector_to_parameters(weights.lerp(others, 0.3), model.parameters())
 
     train(DDP(model) if planted else model, sgd(model), each=each)
 
