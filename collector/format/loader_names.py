@@ -20,3 +20,7 @@ with two workers or more, which have it from the process that records this."""
 SAMPLED_SUBSET = f"{BATCHES}subset/"
 """Prefix; the number of a distributed sampler that shuffles follows: a hash, below 2^52, of the
 indices of the Subset that it shares out among all ranks of the job."""
+
+SAMPLER_PADDING = f"{BATCHES}padding/"
+"""Prefix; the length of a dataset follows: how many samples a DistributedSampler that an iteration
+begins with hands out twice, so that each rank has as many."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -17,6 +18,7 @@ from lanescope.webapp.analysis.collective_calls import (
 from lanescope.webapp.analysis.parameter_history import wrapped
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 EQUAL_SHARE = 0.5
 
@@ -24,8 +26,10 @@ _ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "compl
 
 REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
 
-_OPTIMIZER = schema.PhaseKind.optimizer.name
-_PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name, _OPTIMIZER)
+_FORWARD, _BACKWARD, _OPTIMIZER = (
+    kind.name
+    for kind in (schema.PhaseKind.forward, schema.PhaseKind.backward, schema.PhaseKind.optimizer)
+)
 
 _LOOSE = re.compile(r"(\w+#\d+|[A-Z]\w*)?")
 """Prefix of the parameters of a layer that is called on its own: that of the first is empty."""
@@ -141,11 +145,30 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
     calls = collective_calls(run)
     calls = calls[(calls["group"] == group) & (calls["rank"] == ranks[0])]
     early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
-    reduced = gradient_reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
+    reduced = gradient_reductions(run, group, ranks[0])
+    reduced = reduced[~_of_activations(run, ranks[0], reduced)].groupby("step")["bytes"].sum()
     moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
     if all(wrapped(run).get(rank) == len(group_members(run)[group]) for rank in ranks):
         return True
     return moved >= EQUAL_SHARE * bytes_of_step(run, ranks[0])
+
+
+def _of_activations(run: Run, rank: int, calls: pd.DataFrame) -> BoolArray:
+    """Whether calls come after a forward and before its backward."""
+    before, after = _beside(run, rank, calls)
+    between: BoolArray = (before == _FORWARD) & (after == _BACKWARD)
+    return between
+
+
+def _beside(run: Run, rank: int, calls: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Kinds of the last forward, backward or optimizer's step that began before each call, and of
+    the next one; empty texts at both ends."""
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
+    phases = phases[phases["kind"].isin([_FORWARD, _BACKWARD, _OPTIMIZER])]
+    phases = phases.sort_values("start_ns")
+    kinds = np.array(["", *phases["kind"].astype("str"), ""])
+    after = np.searchsorted(phases["start_ns"], calls["start_ns"])
+    return kinds[after], kinds[after + 1]
 
 
 def bytes_of_step(run: Run, rank: int) -> float:
@@ -174,11 +197,8 @@ def hand_round(run: Run, ranks: tuple[int, ...]) -> bool:
     rank = ranks[0]
     own = point_to_point_calls(run)
     own = own[(own["rank"] == rank) & (own["name"] == "recv") & own["peer"].isin(ranks)]
-    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
-    phases = phases[phases["kind"].isin(_PASSES)].sort_values("start_ns")
-    before = phases["start_ns"].searchsorted(own["start_ns"]) - 1
-    stepped = phases["kind"].eq(_OPTIMIZER).to_numpy()[before]
-    got = own[stepped & (before >= 0)].groupby("step")["bytes"].sum()
+    before, _ = _beside(run, rank, own)
+    got = own[before == _OPTIMIZER].groupby("step")["bytes"].sum()
     return bool((got >= EQUAL_SHARE * bytes_of_step(run, rank)).any())
 
 
