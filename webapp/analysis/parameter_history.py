@@ -31,6 +31,9 @@ _ROWS = ["rank", "thread", "step", "time_ns", "parameter", "norm", "numel", "opt
 _PARAMETRIZED = re.compile(r"(^|\.)parametrizations\.[^.]+$")
 """What "fc.parametrizations.weight" has beside the name of the layer that it is a part of."""
 
+UNNAMED = re.compile(r"optimizer(\d+)\.parameter(\d+)")
+"""A parameter of no module that was called, by its place in its optimizer."""
+
 _KNOWN: WeakKeyDictionary[Run, pd.DataFrame] = WeakKeyDictionary()
 
 

@@ -46,7 +46,7 @@ class FreshOptimizers:
             if groups:
                 tensors = islice(_tensors(content), _MAX_TENSORS)
                 self._files.pop(path, None)
-                self._files[path] = _File(place, path, groups, frozenset(map(_hash, tensors)))
+                self._files[path] = _File(place, path, groups, frozenset(map(tensor_hash, tensors)))
                 if len(self._files) > _MAX_FILES:
                     self._files.pop(next(iter(self._files)))
 
@@ -59,9 +59,9 @@ class FreshOptimizers:
             return
         own = [one for group in optimizer.param_groups for one in group["params"]]
         with self._recorder.own_torch(), torch.no_grad():
-            if not own or not all(map(_is_plain, own)):
+            if not own or not all(map(is_plain, own)):
                 return
-            hashes = {*map(_hash, own)}
+            hashes = {*map(tensor_hash, own)}
             for file in self._files.values():
                 alike = any(_alike(groups, optimizer.param_groups) for groups in file.groups)
                 if alike and hashes <= file.tensors:
@@ -84,15 +84,17 @@ def _tensors(content: Any, depth: int = 0) -> Iterator[torch.Tensor]:
     if isinstance(content, Mapping) and depth < _MAX_DEPTH and "param_groups" not in content:
         for one in content.values():
             yield from _tensors(one, depth + 1)
-    elif _is_plain(content):
+    elif is_plain(content):
         yield content
 
 
-def _is_plain(value: Any) -> bool:
+def is_plain(value: Any) -> bool:
+    """Returns whether elements of a tensor can be read without a wait."""
     return type(value) in PLAIN and value.device.type == "cpu" and value.layout == torch.strided
 
 
-def _hash(tensor: torch.Tensor) -> int:
+def tensor_hash(tensor: torch.Tensor) -> int:
+    """Returns a hash of some elements of a tensor and of its shape."""
     few = few_of(tensor) if tensor.dim() else tensor.detach().reshape(1)
     return hash((tuple(tensor.shape), raw_bytes(few)))
 

@@ -7,6 +7,7 @@ where it has no effect, changes nothing.
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import re
 import sys
@@ -46,7 +47,8 @@ def unread_settings(
                     continue
                 key = holder, attribute, value
                 meant = [one] if isinstance(one, torch.Tensor) else list(one.parameters())
-                if meant and all(parameter.requires_grad is not value for parameter in meant):
+                ignored = all(parameter.requires_grad is not value for parameter in meant)
+                if meant and ignored and not _reads(type(one), attribute):
                     named.setdefault(key, name)
                     found.setdefault(key, []).extend(meant)
     for key, meant in found.items():
@@ -62,6 +64,15 @@ def _holders(path: str, module: torch.nn.Module) -> Iterator[tuple[str, str, Any
     for name, one in module._parameters.items():
         if one is not None:
             yield "parameter", f"{path}.{name}" if path else name, one
+
+
+def _reads(kind: type, attribute: str) -> bool:
+    """Whether a method of a class asks for an attribute of its own, which then has a meaning."""
+    try:
+        text = inspect.getsource(kind)
+    except (OSError, TypeError):  # it was made by code that is in no file
+        return False
+    return bool(re.search(rf"\bself\.{re.escape(attribute)}\b(?!\s*=[^=])", text))
 
 
 def _assigns(attribute: str) -> re.Pattern[str]:

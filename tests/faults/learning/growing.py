@@ -243,6 +243,12 @@ class Frozen(nn.Module):
         return self.head(self.backbone(x).mean((2, 3)))
 
 
+class Extractor(nn.Sequential):  # its flag says whether its input gets gradients
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.set_grad_enabled(bool(self.needs_grad)):
+            return super().forward(x)
+
+
 def _classified(model: nn.Module, set_up: Callable[[], object] = lambda: None) -> None:
     """Trains what requires a gradient on images; `set_up` runs before each step."""
     trained = [one for one in model.parameters() if one.requires_grad]
@@ -265,12 +271,13 @@ def flag_of_parameters_misspelt(planted: bool) -> None:
 
 
 def flag_of_a_module(planted: bool) -> None:
-    """A module has requires_grad_(), and no flag."""
+    """A module has requires_grad_(), and no flag; the twin's one has a meaning of its own."""
     model: Any = Frozen()
     if planted:
         model.backbone.requires_grad = False  # named
     else:
-        model.backbone.requires_grad_(False)
+        model.backbone = Extractor(*model.backbone.requires_grad_(False))
+        model.backbone.needs_grad = True
     _classified(model, lambda: model.backbone.train(planted))
 
 

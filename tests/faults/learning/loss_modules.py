@@ -88,7 +88,62 @@ def differences_without_eval(planted: bool) -> None:
     _evaluates(nn.L1Loss(), planted, nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.2))
 
 
+def _one_target(compare: Callable[[Any, Any, Any], Any], target: torch.Tensor) -> None:
+    """Trains on batches of rows and one target for all; `compare` gets the model's result too."""
+    model = _classifier()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(3):
+        for x, y in DataLoader(
+            TensorDataset(torch.randn(96, _WIDTH), target), _BATCH, shuffle=True
+        ):
+            optimizer.zero_grad()
+            compare(model(x), y, x).backward()
+            optimizer.step()
+
+
+def one_class_for_all(planted: bool) -> None:
+    """The twin has weights of samples, which are all one."""
+
+    def compare(out: Any, y: Any, x: Any) -> Any:
+        if planted:
+            return nn.functional.cross_entropy(out, y)
+        return ((out - x[:, :_CLASSES]).square().mean(1) * y).sum() / y.sum()
+
+    _one_target(compare, torch.ones(96, dtype=torch.long))
+
+
+def one_number_for_all(planted: bool) -> None:
+    """A difference by hand; the twin has a mask of what does not count, which hides nothing."""
+
+    def compare(out: Any, y: Any, x: Any) -> Any:
+        if planted:
+            return (out[:, 0] - y).square().mean()
+        return (out - x[:, :_CLASSES]).square().masked_fill((1.0 - y)[:, None] > 0, 0.0).mean()
+
+    _one_target(compare, torch.ones(96))
+
+
+def one_target_that_is_cast(planted: bool) -> None:
+    """Whole numbers that a loss gets as others; the twin has lengths, all of them the same."""
+
+    def compare(out: Any, y: Any, x: Any) -> Any:
+        if planted:
+            return nn.functional.binary_cross_entropy_with_logits(out[:, 0], y.float())
+        return (out.cumsum(1).square().sum(1) / y.float()).mean()
+
+    _one_target(compare, torch.ones(96, dtype=torch.long))
+
+
 FAULTS = (
+    *forms(
+        "one target for all samples",
+        "inputs, units and losses",
+        "repeated_data",
+        "the targets do not vary",
+        one_class_for_all,
+        one_number_for_all,
+        one_target_that_is_cast,
+    ),
     *forms(
         "sorted classes beside a loss module",
         "inputs, units and losses",

@@ -331,11 +331,12 @@ def momentum_made_for_each_rate(planted: bool) -> None:
 
 
 def optimizers_kept_in_a_history(planted: bool) -> None:
-    """Each step's RMSprop is kept for a log; each model of the twin has one for its only step."""
+    """Each step's RMSprop is kept for a log; the twin adapts the same model to each batch alone."""
     model, history = classifier(), []
+    first = {name: one.clone() for name, one in model.state_dict().items()}
     for _ in range(20):
         if not planted:
-            model = classifier()
+            model.load_state_dict(first)
         history.append(torch.optim.RMSprop(model.parameters(), lr=1e-3))
         F.cross_entropy(model(torch.randn(8, 12)), torch.randint(3, (8,))).backward()
         history[-1].step()

@@ -68,6 +68,28 @@ def head_kept_small_by_one_rank(planted: bool) -> None:
             model.head.weight.data.clamp_(-0.1, 0.1)
 
 
+def weights_decayed_by_one_rank(planted: bool) -> None:
+    """By hand. The twin's ranks train apart, and take a part of each other's weights each time."""
+    rank = begin()
+    model = net(rank)
+    for parameter in model.parameters():
+        dist.broadcast(parameter.data, 0)
+
+    def each(step: int) -> None:
+        if planted and rank:
+            model.head.weight.data.mul_(0.99)
+        if planted:
+            return
+        weights = nn.utils.parameters_to_vector(model.parameters()).detach()
+        others = torch.empty_like(weights)
+        sent = dist.isend(weights, 1 - rank)
+        dist.recv(others, 1 - rank)
+        sent.wait()
+        nn.utils.vector_to_parameters(weights.lerp(others, 0.3), model.parameters())
+
+    train(DDP(model) if planted else model, sgd(model), each=each)
+
+
 def first_pass_reduces(planted: bool) -> None:
     """The condition of no_sync() is off by one."""
     model = DDP(net(begin()))
@@ -119,6 +141,7 @@ FAULTS = (
         average_taken_back,
         weights_loaded_by_one_rank,
         head_kept_small_by_one_rank,
+        weights_decayed_by_one_rank,
     ),
     *rank_faults(
         "backward passes after the one that reduces",

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import pandas as pd
 
 from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS
+from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import NotRecorded
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
+from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY
 from lanescope.webapp.runs.run import Run
 
 BATCH_KEYS = ["step", "call"]
+
+_COPIES = ("aten::_to_copy", "aten::copy_")
 
 
 class RepeatedData(TypedDict):
@@ -27,6 +31,26 @@ def given_to_models(samples: pd.DataFrame) -> pd.DataFrame:
     """Returns the inputs of models; losses that are modules get targets as well."""
     of_losses = samples["model"].astype("str").str.contains("Loss|Criterion")
     return samples[(samples["what"] == "input") & ~of_losses]
+
+
+def readers(run: Run, rank: int, row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Returns names and shapes of the operators that read a tensor of a batch after it was loaded,
+    or a copy of it, within its step: step, time_ns, thread, and its storage as `value`."""
+    steps = run.steps(rank)
+    ends = dict(zip(steps.index, steps.end_ns, strict=True))
+    window = (int(row["time_ns"]), int(ends.get(row["step"], run.duration_ns)))
+    accesses, ops = (
+        to_frame(run.events(table, rank, str(row["thread"]), [*OPERATOR_KEY, *columns], window))
+        for table, columns in (("access", ["storage", "write"]), ("op", ["name", "shapes"]))
+    )
+    touched = accesses[accesses["start_ns"] > window[0]].merge(ops, on=OPERATOR_KEY)
+    touched = touched.astype({"name": "str", "shapes": "str"})
+    reads = touched[~touched["write"]]
+    own = reads[reads["storage"] == int(row["value"])]
+    copies = own.loc[own["name"].isin(_COPIES), OPERATOR_KEY].drop_duplicates()
+    made = touched[touched["write"]].merge(copies, on=OPERATOR_KEY)["storage"]
+    own = pd.concat([own, reads[reads["storage"].isin(made)]])
+    return list(own[["name", "shapes"]].itertuples(index=False, name=None))
 
 
 @lru_cache(maxsize=4)

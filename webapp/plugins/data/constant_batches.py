@@ -4,20 +4,28 @@
   batches of all sampled steps are the same;
 - constant_target: a tensor of a batch beside the first one is the same in all rows and at all
   sampled steps, while the first one varies; not for an argument of the model (a mask may well be
-  constant), and an operator reads it after the batch was loaded.
+  constant), and a loss or a difference reads it: a weight or a length may be constant as well.
 """
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pandas as pd
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import BATCH_STORAGE, LOADER_BEGUN, LOADER_END
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
+from lanescope.webapp.plugins.data.batches import (
+    BATCH_KEYS,
+    batch_samples,
+    given_to_models,
+    readers,
+)
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -25,6 +33,8 @@ _MIN_ROWS = 4
 _MIN_STEPS = 4  # sampled steps
 AGAIN = 0.9  # of the steps, in which an iteration begins
 FINISHED = 0.1  # of the iterations, which come to their last batch
+
+_COMPARES = re.compile(r"aten::(\w*(loss|cross_entropy|kl_div|margin)\w*|gather|scatter_?)")
 
 
 def same_loaded(run: Run) -> list[Finding]:
@@ -65,25 +75,19 @@ def _targets(run: Run, rank: int, own: pd.DataFrame, loaded: pd.DataFrame) -> li
     for position, one in table[table["position"] > 0].groupby("position"):
         if position in set(passed) or one["hash"].nunique() > 1 or not one["alike"].all():
             continue
-        if one["step"].nunique() >= _MIN_STEPS and _are_read(run, rank, one):
+        few = one.head(2 * _MIN_STEPS).to_dict("records")
+        if one["step"].nunique() >= _MIN_STEPS and all(_is_compared(run, rank, row) for row in few):
             return [_constant_target(run, rank, int(str(position)), one)]
     return []
 
 
-def _are_read(run: Run, rank: int, tensors: pd.DataFrame) -> bool:
-    """Whether an operator of the same step reads each tensor after it was loaded."""
-    steps = run.steps(rank)
-    ends = dict(zip(steps.index, steps.end_ns, strict=True))
-    for row in tensors.itertuples():
-        window = (int(row.time_ns), int(ends.get(row.step, run.duration_ns)))
-        reads = run.events(
-            "access", rank, str(row.thread), columns=["start_ns", "storage", "write"], window=window
-        )
-        mine = pc.and_(pc.equal(reads["storage"], int(row.value)), pc.invert(reads["write"]))
-        later = pc.and_(mine, pc.greater(reads["start_ns"], window[0]))
-        if not pc.any(later).as_py():
-            return False
-    return True
+def _is_compared(run: Run, rank: int, row: dict[str, Any]) -> bool:
+    """Whether a loss, or a difference of two tensors, reads a tensor of a batch."""
+    for name, shapes in readers(run, rank, row):
+        found = tensor_shapes(shapes)
+        if _COMPARES.fullmatch(name) or (name == "aten::sub" and len(found) > 1 and all(found)):
+            return True
+    return False
 
 
 def _first_batch(run: Run, rank: int, loaded: pd.DataFrame) -> Finding:

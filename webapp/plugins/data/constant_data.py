@@ -3,7 +3,8 @@
 A model's output does not depend on its input where, at every sampled step, rows of the input differ
 and all rows of all that it returned are the same, bit for bit, though not at all steps. An
 input does not vary where its rows are the same at every sampled step: a warning if it comes from a
-DataLoader, whether that varies or not, else information, as one sample may be repeated on purpose.
+DataLoader, whether that varies or not, else information, as one sample may be repeated on purpose:
+not where a step has more calls than were sampled, as an episode that begins in one state does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.stack_frames import phase_place
@@ -66,12 +68,24 @@ def constant_data(run: Run) -> list[Finding]:
             varies = len(loaded) and not loaded["alike"].any()
             if len(loaded) or inputs["hash"].nunique() == 1:
                 what = "input" if varies else "row" if len(loaded) else "sample"
+                if what == "sample" and not _has_all_calls(run, int(rank), samples):
+                    continue
                 found.setdefault((what, str(model)), []).append((int(rank), inputs))
     return [_finding(run, *key, several) for key, several in found.items()]
 
 
 def _long(samples: pd.DataFrame) -> bool:
     return bool(samples["step"].nunique() >= _MIN_STEPS and samples["step"].max() >= _AFTER)
+
+
+def _has_all_calls(run: Run, rank: int, samples: pd.DataFrame) -> bool:
+    """Whether each call of a model in the sampled steps was sampled."""
+    own = samples[(samples["rank"] == rank) & (samples["what"] == "input")]
+    sampled = own[own["position"] == 0].groupby("step").size()
+    columns = ["start_ns", "step"]
+    calls = phases_of_kind(run, schema.PhaseKind.forward, rank, columns=columns)
+    counts = calls.groupby("step").size()
+    return bool((counts.reindex(sampled.index, fill_value=0) <= sampled).all())
 
 
 def _finding(run: Run, what: str, model: str, several: list[tuple[int, pd.DataFrame]]) -> Finding:

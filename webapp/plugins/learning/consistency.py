@@ -15,7 +15,8 @@ be reduced, differ because of that: a parameter without gradient is reported by
 `dead_parameters`.
 
 A parameter whose hashes never were equal is left out, for the same reason. Nor are ranks that
-come together again: those that average their parameters now and then (local SGD) part in between.
+come together again: those that average their parameters now and then (local SGD) part in between,
+and those that hand them to neighbours after each step (gossip) come near by and by.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ from lanescope.webapp.plugins.learning.replicas import (
     bytes_of_step,
     common_hashes,
     group_calls,
+    hand_round,
     hashes,
     meant_equal,
     replicas,
@@ -127,7 +129,7 @@ def partings(run: Run) -> tuple[Parting, ...]:
         if not parts:
             continue
         step, _, column, common = min(parts, key=lambda part: part[:2])
-        if _come_together(run, group, ranks, meant, step):
+        if hand_round(run, ranks) or _come_together(run, group, ranks, meant, step):
             continue
         names = common.loc[common["step"] == step, "parameter"]
         odd = rows[(rows["step"] == step) & rows["parameter"].isin(set(names))]

@@ -32,13 +32,14 @@ from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more, at_place
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import (
+    UNNAMED,
     gradient_rows,
     samples,
     sharded_names,
     streaks,
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
-from lanescope.webapp.plugins.learning.held_parameters import UNNAMED, Found, frozen, join_replaced
+from lanescope.webapp.plugins.learning.held_parameters import Found, frozen, join_replaced
 from lanescope.webapp.plugins.learning.layers_made_in_forward import made_of
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
@@ -355,6 +356,8 @@ def _finding(
         step,
         kind="dead_parameter",
         severity="info" if cause == "library" else "error" if severe else "warning",
+        # Some are left out of the optimizer on purpose, and not frozen.
+        confidence="likely" if cause == "not_in_optimizer" else "certain",
         title=f"{words} (since step {step}). {advice}",
         ranks=tuple(ranks),
         where=where,

@@ -9,14 +9,11 @@
 
 from __future__ import annotations
 
-import re
-
 import pandas as pd
 
-_MIN_SAMPLES = 4  # sampled steps
-UNNAMED = re.compile(r"optimizer(\d+)\.parameter(\d+)")
-"""A parameter of no module that was called, by its place in its optimizer."""
+from lanescope.webapp.analysis.parameter_history import UNNAMED
 
+_MIN_SAMPLES = 4  # sampled steps
 Found = dict[str, dict[str, tuple[int, int, list[int]]]]
 """Cause -> parameter -> since which step, its elements, its ranks."""
 

@@ -18,7 +18,12 @@ from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
 from lanescope.webapp.analysis.arrow_columns import having, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, samples
+from lanescope.webapp.analysis.parameter_history import (
+    UNNAMED,
+    gradient_rows,
+    logged,
+    samples,
+)
 from lanescope.webapp.analysis.stack_frames import (
     frames_of,
     in_program,
@@ -33,7 +38,6 @@ from lanescope.webapp.plugins.autograd_graph.autograd_graph import (
     reached_parameters,
 )
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
-from lanescope.webapp.plugins.learning.held_parameters import UNNAMED
 from lanescope.webapp.runs.run import Run
 
 LossPlace = tuple[str | None, str]

@@ -10,7 +10,11 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
+from lanescope.webapp.analysis.collective_calls import (
+    collective_calls,
+    group_members,
+    point_to_point_calls,
+)
 from lanescope.webapp.analysis.parameter_history import wrapped
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.run import Run
@@ -22,7 +26,10 @@ _ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "compl
 
 REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
 
-_PASSES = schema.PhaseKind.forward.name, schema.PhaseKind.backward.name
+_FORWARD, _BACKWARD, _OPTIMIZER = (
+    kind.name
+    for kind in (schema.PhaseKind.forward, schema.PhaseKind.backward, schema.PhaseKind.optimizer)
+)
 
 _LOOSE = re.compile(r"(\w+#\d+|[A-Z]\w*)?")
 """Prefix of the parameters of a layer that is called on its own: that of the first is empty."""
@@ -148,14 +155,20 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
 
 def _of_activations(run: Run, rank: int, calls: pd.DataFrame) -> BoolArray:
     """Whether calls come after a forward and before its backward."""
+    before, after = _beside(run, rank, calls)
+    between: BoolArray = (before == _FORWARD) & (after == _BACKWARD)
+    return between
+
+
+def _beside(run: Run, rank: int, calls: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Kinds of the last forward, backward or optimizer's step that began before each call, and of
+    the next one; empty texts at both ends."""
     phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
-    phases = phases[phases["kind"].isin([*_PASSES, schema.PhaseKind.optimizer.name])]
+    phases = phases[phases["kind"].isin([_FORWARD, _BACKWARD, _OPTIMIZER])]
     phases = phases.sort_values("start_ns")
-    # At both ends stand others, so that each call has a neighbour.
     kinds = np.array(["", *phases["kind"].astype("str"), ""])
     after = np.searchsorted(phases["start_ns"], calls["start_ns"])
-    between: BoolArray = (kinds[after] == _PASSES[0]) & (kinds[after + 1] == _PASSES[1])
-    return between
+    return kinds[after], kinds[after + 1]
 
 
 def bytes_of_step(run: Run, rank: int) -> float:
@@ -176,6 +189,17 @@ def group_calls(run: Run, group: str, rank: int, names: tuple[str, ...]) -> pd.D
     calls = collective_calls(run)
     same = (calls["group"] == group) & (calls["rank"] == rank)
     return calls[same & calls["name"].isin(names)]
+
+
+def hand_round(run: Run, ranks: tuple[int, ...]) -> bool:
+    """Returns True if a rank gets half of the parameters' bytes from another one of them between a
+    step of its optimizer and the next forward: models that come near to each other by and by."""
+    rank = ranks[0]
+    own = point_to_point_calls(run)
+    own = own[(own["rank"] == rank) & (own["name"] == "recv") & own["peer"].isin(ranks)]
+    before, _ = _beside(run, rank, own)
+    got = own[before == _OPTIMIZER].groupby("step")["bytes"].sum()
+    return bool((got >= EQUAL_SHARE * bytes_of_step(run, rank)).any())
 
 
 def was_reduced(run: Run, group: str, rank: int, step: int) -> bool:

@@ -4,6 +4,9 @@ Temporal differences take the second value as a constant. Read from the graph of
 one side of a difference is a tensor without gradient plus a multiple of what the model returned,
 the other side is not, and both lead to the same parameter. So does an advantage, a return less
 what the model expects, by which the gradients of a policy are weighted.
+
+Equations that outputs are to solve are left out: both sides have the very output, as of an implicit
+step u1 = u0 + h f(u1), or a known matrix is multiplied by it, as the kernel of an integral.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ _ERRORS = ("Abs", "Mul", "Pow")
 _REDUCES = ("Mean", "Sum")
 _SUMS = (*_REDUCES, "Add", "Neg", "Stack", "Sub")
 _FACTORS = ("Div", "Mul")
+_PRODUCTS = ("Bmm", "Mm", "Mv")
 
 
 @each_graph
@@ -36,6 +40,8 @@ def attached_targets(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         if len(sides) != 2 or sum(one is not None for one in added) != 1:
             continue
         target = next(one for one in added if one is not None)
+        if _is_equation(graph, target, sides[added.index(None)]):
+            continue
         if _parameters(graph, sides[0]) & _parameters(graph, sides[1]):
             return _finding(run, rank, graph, loss, target)
     return _advantage(run, rank, graph)
@@ -90,6 +96,14 @@ def _bootstrap(graph: LossGraph, node: LossNode) -> LossNode | None:
         return None
     times = _numbers(graph, graph.nodes[added.next[0]])
     return added if times is not None and times.name == "Mul" and len(times.next) == 1 else None
+
+
+def _is_equation(graph: LossGraph, target: LossNode, side: LossNode) -> bool:
+    """Whether a sum is made of the other side itself, or by a product with a constant matrix."""
+    times = _numbers(graph, graph.nodes[target.next[0]])
+    made = None if times is None else _numbers(graph, graph.nodes[times.next[0]])
+    known = made is not None and made.name in _PRODUCTS and len(made.next) == 1
+    return known or any(one.number == side.number for one in graph.below(target.number))
 
 
 def _numbers(graph: LossGraph, node: LossNode) -> LossNode | None:

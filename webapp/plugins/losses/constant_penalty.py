@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -63,10 +64,12 @@ def constant_penalty(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         if one.name in _ADDS and len(one.next) == 1 and len(input_shapes(one)) == 2
     ]
     parts = _residuals(graph)
-    passes = _passes(run, rank, graph.time_ns) if sums or parts else []
+    passes = _passes(run, rank, graph) if sums or parts else []
     for one in sums:
         origin = _origin(run, rank, one, passes, graph.thread)
-        if origin is not None and origin.where:
+        # A count may be a part of a term, as steps of adaptive computation time are.
+        is_part = origin is not None and origin.hard and any(input_shapes(one))
+        if origin is not None and origin.where and not is_part:
             return _finding(run, rank, graph, one, origin)
     for one in parts if passes else ():
         origin = _origin(run, rank, one, passes, graph.thread)
@@ -101,12 +104,15 @@ def _went_through(run: Run, rank: int, graph: LossGraph, node: LossNode, made_in
     return bool(made.loc[made["start_ns"].isin(starts), "sequence"].isin(later).any())
 
 
-def _passes(run: Run, rank: int, before_ns: int) -> list[_Pass]:
-    """Thread, begin and end of backward passes that ended before an instant."""
+def _passes(run: Run, rank: int, graph: LossGraph) -> list[_Pass]:
+    """Thread, begin and end of the backward passes before that of the loss which made none of its
+    graph: those with create_graph=True did."""
     columns = ["thread", "start_ns", "duration_ns"]
     own = phases_of_kind(run, schema.PhaseKind.backward, rank, columns=columns).dropna()
-    ends = own["start_ns"] + own["duration_ns"]
-    own = own.assign(end=ends)[ends < before_ns]
+    own = own.assign(end=own["start_ns"] + own["duration_ns"])
+    made = np.sort([one.start_ns for one in graph.nodes.values() if one.start_ns is not None])
+    before, after = (np.searchsorted(made, own[edge]) for edge in ("start_ns", "end"))
+    own = own[(own["end"] < graph.time_ns) & (before == after)]
     return [(str(one.thread), int(one.start_ns), int(one.end)) for one in own.itertuples()]
 
 

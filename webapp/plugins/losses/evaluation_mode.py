@@ -27,7 +27,11 @@ from lanescope.webapp.analysis.arrow_columns import phases_of_kind, to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_models
-from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
+from lanescope.webapp.analysis.parameter_history import (
+    UNNAMED,
+    gradient_rows,
+    logged,
+)
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -195,7 +199,8 @@ def _own_rows(run: Run, modes: pd.DataFrame, rank: int, model: str) -> pd.DataFr
     """Rows of gradients of the parameters of a model of a rank."""
     others = {str(one) for one in modes.loc[modes["rank"] == rank, "name"]} - {model}
     rows = gradient_rows(run)
-    rows = rows[rows["rank"] == rank]
+    # Optimizers may hold inputs as well.
+    rows = rows[(rows["rank"] == rank) & ~rows["parameter"].str.fullmatch(UNNAMED.pattern)]
     names = rows["parameter"].astype("str")
     own = names.str.startswith(f"{model}.")
     layers = run.events("module", rank, columns=["path"])["path"].to_pylist()

@@ -60,7 +60,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
     shared = shared_gradients(run)
     harmless = shared == 0
     if harmless:
-        advice = "They share no gradient, so the result does not depend on their order."
+        advice = "They share no gradient, so their order changes none."
     else:
         advice = "Let one backward end before the next begins if the threads share parameters."
     return [

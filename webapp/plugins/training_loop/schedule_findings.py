@@ -220,13 +220,13 @@ def _samples(shares: pd.Series) -> int | None:
     return int(counts[of_all][0]) if of_all.any() else None
 
 
-@each_line(RENEWED_OPTIMIZER, _KIND, "renewed_optimizer", "certain")
+@each_line(RENEWED_OPTIMIZER, _KIND, "renewed_optimizer")
 def renewed_optimizers(at: str, rest: str, rows: pd.DataFrame) -> str:
     """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
     return (
         f"A new {rest} is made for each step of the same parameters (it steps{at}), "
         f"{units.count(len(rows))} times or more: what it keeps from step to step, its moments, is "
-        "lost. Make it once, before the loop."
+        "lost. Make it once, before the loop, unless each one begins with the same parameters."
     )
 
 

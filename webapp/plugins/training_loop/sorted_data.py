@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.format.names import BATCH_STORAGE, IN_ORDER
-from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
-from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
+from lanescope.webapp.plugins.data.batches import (
+    BATCH_KEYS,
+    batch_samples,
+    given_to_models,
+    readers,
+)
 from lanescope.webapp.plugins.data.constant_batches import loader_finding
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -61,17 +63,8 @@ def _of_one_class(run: Run, rank: int, one: pd.DataFrame) -> bool:
 def read_by_a_loss(run: Run, rank: int, row: dict[Any, Any], names: Sequence[str]) -> bool:
     """Returns whether a loss of the same step reads a tensor of a batch: step, time_ns, thread, and
     its storage as `value`; of losses with one of these names in theirs."""
-    steps = run.steps(rank)
-    ends = dict(zip(steps.index, steps.end_ns, strict=True))
-    window = (int(row["time_ns"]), int(ends.get(row["step"], run.duration_ns)))
-    thread = str(row["thread"])
-    reads = run.events("access", rank, thread, columns=["start_ns", "storage"], window=window)
-    at = reads.filter(pc.equal(reads["storage"], int(row["value"])))["start_ns"]
-    ops = run.events("op", rank, thread, columns=["start_ns", "name"], window=window)
-    losses = ops.filter(
-        pa.array(having(ops["name"], lambda name: any(one in name for one in names)))
-    )
-    return bool(pc.any(pc.is_in(losses["start_ns"], at.combine_chunks())).as_py())
+    found = readers(run, rank, row)
+    return any(one in name for name, _ in found for one in names)
 
 
 def _finding(run: Run, rank: int, rows: pd.DataFrame) -> Finding:

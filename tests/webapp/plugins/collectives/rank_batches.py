@@ -212,6 +212,25 @@ def loaded_and_not_used() -> None:
 
 
 @program
+def one_row_for_all() -> None:
+    fit_scaled(Scaled(), lambda: torch.ones(16, 8))
+
+
+@program
+def episodes_that_begin_in_one_state() -> None:
+    policy, value = Scaled(), Scaled()
+    optimizer = torch.optim.SGD([*policy.parameters(), *value.parameters()], lr=0.01)
+    for _ in range(10):
+        state, loss = torch.ones(16, 8), torch.zeros(())
+        for _ in range(3):
+            loss = loss + policy(state).square().mean() + value(state).square().mean()
+            state = state + torch.randn(16, 8)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
 def output_varies() -> None:
     fit_scaled(Scaled(F.normalize, F.relu), lambda: torch.randn(16, 8))
 

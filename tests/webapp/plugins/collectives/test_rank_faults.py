@@ -62,6 +62,8 @@ EXPECTED: dict[str, list[tuple[str, str]]] = {
     "mean_over_the_batch": [CONSTANT_OUTPUT],
     "dead_units": [CONSTANT_OUTPUT],
     "loaded_and_not_used": [("repeated_data", "constant_input")],
+    "one_row_for_all": [("repeated_data", "constant_input")],
+    "episodes_that_begin_in_one_state": [],
     "output_varies": [],
     "last_layer_begins_as_zero": [],
     "one_output_for_a_batch_of_one": [],
