@@ -20,3 +20,11 @@ with two workers or more, which have it from the process that records this."""
 SAMPLED_SUBSET = f"{BATCHES}subset/"
 """Prefix; the number of a distributed sampler that shuffles follows: a hash, below 2^52, of the
 indices of the Subset that it shares out among all ranks of the job."""
+
+LOADER_DATA = f"{BATCHES}data/"
+"""Prefix; file.py:12 of a loop over a DataLoader or nothing follows: the number of the dataset that
+an iteration goes through, as it begins. A list has none."""
+
+SHARED_SAMPLES = f"{BATCHES}shared/"
+"""Prefix; the numbers of two Subsets of one dataset and how many samples each has follow, each
+after a slash: how many samples both have."""

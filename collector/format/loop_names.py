@@ -309,6 +309,11 @@ RENEWED_OPTIMIZER = "lanescope/training_loop/renewed_optimizer/"
 """Prefix; file.py:12 of an optimizer's step and its class follow, after a slash: 1 where each of
 the last few optimizers of these parameters stepped once, and kept nothing for the next one."""
 
+RENEWED_AGAIN = "lanescope/training_loop/renewed_again/"
+"""Prefix; file.py:12 of an optimizer's first step and its class follow, after a slash: how many
+steps the optimizer before it took, of the same settings, with the same parameters, which nothing
+else has written since."""
+
 STALE_DATASET = "lanescope/training_loop/stale_dataset/"
 """Prefix; the class of a dataset and the name of a number in it follow, each after a slash: how
 many iterations over a DataLoader began with another number than its persistent workers have."""

@@ -270,11 +270,13 @@ def saved_tensor(node: Any, name: str) -> torch.Tensor | None:
 
 
 def _is_masked(node: Any) -> bool:
-    """Returns whether attention is causal or has a mask; true where that is not known."""
+    """Returns whether attention is causal or a mask hides a position; true where that is not
+    known."""
     masks = [getattr(node, mask) for mask in _MASKS if hasattr(node, mask)]
     hidden = any(getattr(mask, "unpack_hook", True) is not None for mask in masks)
-    given = any(getattr(mask, "data", None) is not None for mask in masks)
-    return hidden or given or bool(getattr(node, "_saved_is_causal", True))
+    given = [mask.data for mask in masks if not hidden and mask.data is not None]
+    hides = any(not (seen := _seen(mask)) or not bool(seen[0].all()) for mask in given)
+    return hidden or hides or bool(getattr(node, "_saved_is_causal", True))
 
 
 def _lengths(node: Any) -> tuple[list[int], list[int]]:

@@ -76,7 +76,7 @@ PLUGIN = Plugin(
             "schedule_findings:faded_rates",
             ("dead_parameter",),
             order=191,
-            needs="a scheduler of torch, and 20 steps",
+            needs="a scheduler of torch, and 10 steps at such a rate",
             misses="rates above a millionth of the first one (a thousandth for schedules of epochs "
             "that step with each batch of a DataLoader); rates that are tensors or are set by hand",
         ),
@@ -104,6 +104,13 @@ PLUGIN = Plugin(
             "warm-ups that have come to a fiftieth",
         ),
         Question(
+            "Warm-ups that never end",
+            "schedule_findings:endless_warmups",
+            ("exploding_gradient",),
+            needs="LambdaLR of torch with 8 different factors, the last one 2 or more",
+            misses="other schedulers; warm-ups that begin above half of the rate",
+        ),
+        Question(
             "Plateaus in the wrong mode",
             "schedule_findings:wrong_plateaus",
             ("dead_parameter",),
@@ -116,8 +123,14 @@ PLUGIN = Plugin(
             "schedule_findings:renewed_optimizers",
             ("dead_parameter",),
             needs="6 steps",
-            misses="optimizers that are made for a few steps each, as in each epoch; several that "
-            "step in turn",
+            misses="optimizers that are made for a few steps each; several that step in turn",
+        ),
+        Question(
+            "Optimizers made again for each epoch",
+            "schedule_findings:renewed_each_epoch",
+            ("dead_parameter",),
+            needs="4 epochs of one DataLoader",
+            misses="loops without a DataLoader; several optimizers that step in turn",
         ),
         Question(
             "Dropout that is the same in each step",
@@ -305,6 +318,14 @@ PLUGIN = Plugin(
             needs="level access; a torch DataLoader, and 3 epochs",
             misses="loops that end by break, or call a function that trains; samplers other than "
             "torch's",
+        ),
+        Question(
+            "Samples that are trained on and evaluated",
+            "loader_findings:evaluated_samples",
+            ("repeated_data",),
+            order=49,
+            needs="level access; DataLoaders of two Subsets of one dataset",
+            misses="splits other than a Subset; samples that a dataset holds twice",
         ),
         Question(
             "DataLoaders that hand out None",
