@@ -115,6 +115,10 @@ REORDERED_VIEW = "lanescope/training_loop/reordered_view/"
 follow, each after a slash: 1 where they are the same lengths in another order, or one before
 another was split."""
 
+SINGLE_NORM = "lanescope/training_loop/single_norm/"
+"""Prefix; the number of a node of a normalisation in the first graph follows: 1 where each mean and
+variance that it computes is of a single number."""
+
 NEXT_TOKENS = "lanescope/training_loop/next_tokens"
 """How many tokens a row has, where the targets of the first graph are the next ones."""
 

@@ -37,6 +37,20 @@ PLUGIN = Plugin(
             "operators",
         ),
         Question(
+            "Normalisations of single numbers",
+            "softmax_dims:single_norms",
+            ("dead_parameter",),
+            needs="the graph of the first backward",
+            misses="normalisations that are written with single operators",
+        ),
+        Question(
+            "A softmax or norm over the batch",
+            "softmax_dims:batch_dims",
+            ("mixed_samples",),
+            needs="the graph of the first backward",
+            misses="tensors of other than two dimensions; weights that are summed otherwise",
+        ),
+        Question(
             "Weights of a softmax over another dimension",
             "softmax_dims:attention_dims",
             ("mixed_samples",),
