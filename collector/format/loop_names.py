@@ -70,6 +70,11 @@ LEFT_LOOP = "lanescope/training_loop/left_loop/"
 """Prefix; file.py:20 of a return that ends the body of a loop over a DataLoader, file.py:12 of that
 loop and the batches of an epoch follow, each after a slash: 1 for each iteration that begins."""
 
+LOADED_RATE = "lanescope/training_loop/loaded_rate/"
+"""Prefix; file.py:12 of load_state_dict() of an optimizer, its class and the learning rate that it
+was made with follow, each after a slash: the larger one that the state brought, and that 8 steps
+have kept."""
+
 SLOW_CYCLE = "lanescope/training_loop/slow_cycle/"
 """Prefix; file.py:12 of a step of OneCycleLR, the steps of its cycle and those of an epoch follow
 (0: not given), each after a slash: how many steps its optimizer has taken, where it took several

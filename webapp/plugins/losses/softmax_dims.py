@@ -72,6 +72,7 @@ def batch_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         use = _product_of_units(graph, node, shape) if norm else _over_columns(graph, node, shape)
         if use is not None and node.name in (_NORM, "Softmax"):
             what = "norm that divides vectors" if norm else "softmax"
+            lacks = "have the length 1" if norm else "add up to 1"
             return graph_finding(
                 run,
                 rank,
@@ -79,7 +80,7 @@ def batch_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
                 kind="mixed_samples",
                 title=f"The {what}{node.at} is over dimension 0 of {shape}, the samples of the "
                 f"batch, which it mixes, and {use.op.removeprefix('aten::')}{use.at} goes over "
-                "dimension 1, where they do not add up to 1: pass dim=-1.",
+                f"dimension 1, where they do not {lacks}: pass dim=-1.",
                 where=node.where or use.where,
                 evidence={"cause": "batch", "dimension": 0, "shape": shape, "used_at": use.where},
             )

@@ -104,11 +104,12 @@ PLUGIN = Plugin(
             "warm-ups that have come to a fiftieth",
         ),
         Question(
-            "Warm-ups that never end",
-            "schedule_findings:endless_warmups",
+            "Learning rates larger than meant",
+            "schedule_findings:large_rates",
             ("exploding_gradient",),
-            needs="LambdaLR of torch with 8 different factors, the last one 2 or more",
-            misses="other schedulers; warm-ups that begin above half of the rate",
+            needs="LambdaLR of torch with 8 factors up to 2 or more; or load_state_dict() of an "
+            "optimizer, and 8 of its steps",
+            misses="other schedulers; warm-ups from above half of the rate; states of a scheduler",
         ),
         Question(
             "Plateaus in the wrong mode",
@@ -119,18 +120,11 @@ PLUGIN = Plugin(
             "numbers that are tensors",
         ),
         Question(
-            "Optimizers made again for each step",
-            "schedule_findings:renewed_optimizers",
+            "Optimizers made again for each step or epoch",
+            "schedule_findings:made_again",
             ("dead_parameter",),
-            needs="6 steps",
-            misses="optimizers that are made for a few steps each; several that step in turn",
-        ),
-        Question(
-            "Optimizers made again for each epoch",
-            "schedule_findings:renewed_each_epoch",
-            ("dead_parameter",),
-            needs="4 epochs of one DataLoader",
-            misses="loops without a DataLoader; several optimizers that step in turn",
+            needs="6 steps, or 4 epochs of one DataLoader",
+            misses="several optimizers that step in turn",
         ),
         Question(
             "Dropout that is the same in each step",
@@ -271,6 +265,14 @@ PLUGIN = Plugin(
             "steps 0, 1, 2, 4, 8, ...",
             misses="weights that are tensors or change from step to step; averages of one "
             "parameter, or that are compiled",
+        ),
+        Question(
+            "Averages that rounding leaves as they are",
+            "moving_averages:rounded_average",
+            ("wrong_average",),
+            native=True,
+            needs="level access; averages by add_ or lerp_ with Python numbers, as above",
+            misses="averages that make a new tensor, or are compiled",
         ),
         Question(
             "Averages that are written to the model",

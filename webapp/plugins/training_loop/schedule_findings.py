@@ -21,6 +21,7 @@ from lanescope.collector.format.loader_names import LOADER_DATA
 from lanescope.collector.format.loop_names import (
     FADED_RATE,
     IDLE_SCHEDULER,
+    LOADED_RATE,
     PLATEAU,
     RATE_FACTOR,
     RENEWED_AGAIN,
@@ -177,6 +178,11 @@ def rates_for_factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     )
 
 
+def large_rates(run: Run) -> list[Finding]:
+    """Returns findings of kind `exploding_gradient`, one per line. Raises NotApplicable."""
+    return endless_warmups(run) + loaded_rates(run)
+
+
 @each_line(RATE_FACTOR, "exploding_gradient", "endless_warmup")
 def endless_warmups(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     """Returns findings of kind `exploding_gradient`, one per line. Raises NotApplicable."""
@@ -190,6 +196,17 @@ def endless_warmups(at: str, rest: str, rows: pd.DataFrame) -> str | None:
         f"The warm-up of LambdaLR{at} never ends: it multiplies the learning rate {rest} by "
         f"{factors.iloc[0]:.3g} at first, by 1 at step {int(rows['step'][factors >= 1].iloc[0])}, "
         f"and by {factors.iloc[-1]:.3g} at last, still rising. Bound it: min(1.0, step / warmup)."
+    )
+
+
+@each_line(LOADED_RATE, "exploding_gradient", "loaded_rate")
+def loaded_rates(at: str, rest: str, rows: pd.DataFrame) -> str:
+    """Returns findings of kind `exploding_gradient`, one per line. Raises NotApplicable."""
+    kind, own = rest.split("/")
+    return (
+        f"load_state_dict(){at} brings back the learning rate {rows['value'].iloc[0]:g} of the "
+        f"state, and the steps keep it: {kind} was made with {own}, which has no effect. Set "
+        'group["lr"] of each of optimizer.param_groups after it, or leave the state out.'
     )
 
 
@@ -243,6 +260,11 @@ def _samples(shares: pd.Series) -> int | None:
         parts = share * counts
         of_all &= np.abs(parts - np.round(parts)) <= _ROUNDING * np.maximum(parts, 1.0)
     return int(counts[of_all][0]) if of_all.any() else None
+
+
+def made_again(run: Run) -> list[Finding]:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
+    return renewed_optimizers(run) + renewed_each_epoch(run)
 
 
 @each_line(RENEWED_OPTIMIZER, _KIND, "renewed_optimizer", "certain")
