@@ -233,7 +233,8 @@ PAIRED_ROWS = "lanescope/training_loop/paired_rows/"
 """Prefix; the name of a count of rows of inputs that came again at a sampled step follows, each up
 to now: "seen", how many did; "same", of these with the target that they had at first; "another",
 with another one that some row has as well; "chance", the share of "same" if targets were chosen by
-chance."""
+chance; "alike", of how many batches all rows were one row, another one in each, with different
+targets (0 once the rows of a batch differ)."""
 
 FRESH_OPTIMIZER = "lanescope/training_loop/fresh_optimizer/"
 """Prefix; file.py:12 of torch.load, the class of an optimizer and the whole path of the file
@@ -287,6 +288,11 @@ of the other loss."""
 BLEND_FACTOR = "lanescope/blend_factor"
 """An operator that begins then multiplies a tensor with this number between 0 and 1, or adds so
 much of it; at the steps of GRAPH_SERIES."""
+
+WRAPPED_BYTES = "lanescope/wrapped_bytes"
+"""An operator that begins then adds, subtracts, multiplies or casts to whole numbers of 8 bits: the
+share of its results, of some of them, that go past the last such number and begin again at the
+first; where it is above 0, at the steps of GRAPH_SERIES."""
 
 CHANGED_SAMPLE = "lanescope/training_loop/changed_sample/"
 """Prefix; the class of a dataset, "images[17]" and file.py:12 of its __getitem__ follow, each after

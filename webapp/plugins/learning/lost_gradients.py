@@ -28,7 +28,7 @@ from lanescope.webapp.analysis.stack_frames import (
     short_place,
 )
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
-from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
+from lanescope.webapp.plugins.autograd_graph.gradient_breaks import COMPARISONS, breaks
 from lanescope.webapp.plugins.learning.held_parameters import UNNAMED
 from lanescope.webapp.runs.run import Run
 
@@ -64,6 +64,7 @@ _ENDS = {
     "in_place": "overwrites what backward knows by its old value; leave `.data` out",
 }
 """Causes of breaks in the autograd graph that a program can take away, and how."""
+_BEGINS = "aten::fill_"  # the gradient of the loss, with 1
 _SINGLE = ("no_grad", "checkpoint", "detached", "number")
 """Of these the only one in a graph is where the gradient of a part of it ends."""
 
@@ -297,10 +298,14 @@ def cut_before(run: Run, rank: int, instant: int) -> LossPlace | None:
         return _at(run, rank, numbers.iloc[-1], words)
     if len(detached):
         return _at(run, rank, detached.iloc[-1], _ENDS["detached"])
-    computed = after[~after["name"].isin(NUMBERS)]
-    if len(computed) and not computed["sequence"].notna().any():
-        return _at(run, rank, computed.iloc[0], NO_GRAPH)
-    return None
+    if after["sequence"].notna().any():
+        return None
+    computed = ops.iloc[int(np.flatnonzero(ops["sequence"].notna())[-1]) + 1 :]
+    computed = computed[~computed["name"].isin((*NUMBERS, _BEGINS))]
+    if computed.empty:
+        return None
+    hard = computed["name"].iloc[0] in COMPARISONS
+    return _at(run, rank, computed.iloc[0], _ENDS["integer"] if hard else NO_GRAPH)
 
 
 def _phases(run: Run, rank: int) -> pd.DataFrame:

@@ -180,6 +180,14 @@ PLUGIN = Plugin(
             misses="images that are normalised in between; inputs of 16 bits",
         ),
         Question(
+            "Bytes that begin again",
+            "input_scales:wrapped_bytes",
+            ("wrong_scale",),
+            native=True,
+            needs="level access; operators on bytes in host memory at the steps 0, 1, 2, 4, ...",
+            misses="bytes of numpy; tensors that are broadcast",
+        ),
+        Question(
             "Inputs that are bytes",
             "input_scales:unscaled_bytes",
             ("wrong_scale",),
@@ -257,22 +265,14 @@ PLUGIN = Plugin(
             misses="averages that make a new tensor, or are compiled",
         ),
         Question(
-            "Averages that take almost all from the newest parameters",
-            "moving_averages:swapped_average",
+            "Averages that take almost all from the newest parameters, or nothing",
+            "moving_averages:wrong_weights",
             ("wrong_average",),
             native=True,
             needs="level access; averages by mul, add or lerp with Python numbers at four of the "
             "steps 0, 1, 2, 4, 8, ...",
             misses="weights that are tensors or change from step to step; averages of one "
             "parameter, or that are compiled",
-        ),
-        Question(
-            "Averages that rounding leaves as they are",
-            "moving_averages:rounded_average",
-            ("wrong_average",),
-            native=True,
-            needs="level access; averages by add_ or lerp_ with Python numbers, as above",
-            misses="averages that make a new tensor, or are compiled",
         ),
         Question(
             "Averages that are written to the model",
