@@ -285,6 +285,10 @@ have follow, each after a slash: how many times the loss weighs exp(x) - x, a KL
 does in the sum of both over a sample, where it sums the divergence over the samples and is the mean
 of the other loss."""
 
+WEIGHTLESS_DIVERGENCE = "lanescope/training_loop/weightless_divergence/"
+"""Prefix; the number of a node of exp() follows: 1 where the loss adds a multiple of exp(x) and one
+of x, a KL divergence, and both are 0, else 0; at the steps of GRAPH_SERIES."""
+
 BLEND_FACTOR = "lanescope/blend_factor"
 """An operator that begins then multiplies a tensor with this number between 0 and 1, or adds so
 much of it; at the steps of GRAPH_SERIES."""

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim.lr_scheduler import LambdaLR, LinearLR
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset, random_split
 
 from tests.faults.base import forms
+from tests.faults.learning.optimizer_settings import RATE
 
 _ROWS, _WIDTH = 96, 12
 
@@ -64,7 +65,7 @@ def warm_up_by_a_root(planted: bool) -> None:
         done = (step + 1) / 6
         return float(done**0.5) if planted else min(done, 1 / done**0.5)
 
-    _warms_up(lambda step: 0.3 * factor(step))
+    _warms_up(factor)
 
 
 def warm_up_that_takes_the_larger(planted: bool) -> None:
@@ -160,6 +161,20 @@ def optimizer_of_each_fold(planted: bool) -> None:
             model.load_state_dict(first)
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         _epoch(model, optimizer, DataLoader(data, batch_size=24, shuffle=True))
+
+
+def rate_that_ends_early(planted: bool) -> None:
+    """A schedule of steps that steps with each half of a batch, in a short run."""
+    model = _model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    schedule = LinearLR(optimizer, 1.0, 0.0, total_iters=24)
+
+    def then() -> None:
+        for _ in range(4 if planted else 1):
+            schedule.step()
+
+    for _ in range(2):
+        _epoch(model, optimizer, DataLoader(_data(), batch_size=8), then)
 
 
 # averages of 16 bits -----------------------------------------------------------------------------
@@ -310,6 +325,9 @@ def contrast_cast_to_bytes(planted: bool) -> None:
 
 
 FAULTS = (
+    *forms(
+        RATE, "optimizer settings", "dead_parameter", "learning rate is 0", rate_that_ends_early
+    ),
     *forms(
         "a warm-up without an end",
         "optimizer settings",

@@ -263,6 +263,14 @@ PLUGIN = Plugin(
             misses="logarithms and exponentials of tensors that are computed twice",
         ),
         Question(
+            "Divergences of weight 0",
+            "loss_facts:weightless_divergences",
+            ("wrong_loss",),
+            native=True,
+            needs="33 steps, with a KL divergence in the loss of the first backward",
+            misses="divergences without exp(); weights that are tensors; warm-ups that end later",
+        ),
+        Question(
             "Divergences summed beside a mean",
             "loss_facts:summed_divergences",
             ("wrong_loss",),
