@@ -41,7 +41,7 @@ _OF_A_DIVERGENCE, _MIN_SAMPLES = 0.5, 8
 """The factor of exp(logvar) in a KL divergence."""
 
 
-def source(node: Any) -> Any:
+def source_of(node: Any) -> Any:
     """Returns the node that made the numbers of a node: itself, or one before views of it."""
     for _ in range(_MAX_VIEWS):
         if short_name(node) not in _SAME:
@@ -68,10 +68,10 @@ def divergences(
     exp(x) - x, a KL divergence, summed over a batch beside a loss that is a mean over it."""
     factors = _factors(root, numbers)
     for node, factor in factors.items():
-        if named[node] == "ExpBackward0" and source(node.next_functions[0][0]) in factors:
+        if named[node] == "ExpBackward0" and source_of(node.next_functions[0][0]) in factors:
             yield f"{WEIGHTLESS_DIVERGENCE}{numbers[node]}", float(factor == 0)
     for node, factor in factors.items() if first else ():
-        inner = source(node.next_functions[0][0]) if node.next_functions else None
+        inner = source_of(node.next_functions[0][0]) if node.next_functions else None
         wrong = _WRONG_SIGNS.get(named[node], 0.0)
         other = factors.get(inner, 0.0)
         if factor * wrong > 0 and other * wrong < 0:
@@ -114,7 +114,7 @@ def _factors(root: Any, numbers: dict[Any, int]) -> dict[Any, float]:
     ahead = [(root, 1.0)]
     while ahead:
         given, factor = ahead.pop()
-        node = source(given)
+        node = source_of(given)
         if node not in numbers or node in found:
             continue
         found[node] = factor

@@ -23,7 +23,7 @@ from ...format.loop_names import (
 )
 from ..training.batches import few_of, raw_bytes
 from ..training.replication import short_hash
-from .divergences import divergences, scalar, source
+from .divergences import divergences, scalar, source_of
 from .node_facts import on_host, saved_tensor, short_name
 
 _MAX_NODES = 2000
@@ -136,7 +136,10 @@ def _unreached(name: str, node: Any, numbers: dict[Any, int]) -> Iterator[tuple[
     if name in _LOSSES:
         if getattr(node, "_saved_reduction", 0) == 0:
             return  # a mask may leave targets out later
-        made, targets = source(node.next_functions[0][0]), saved_tensor(node, "_raw_saved_target")
+        made, targets = (
+            source_of(node.next_functions[0][0]),
+            saved_tensor(node, "_raw_saved_target"),
+        )
     else:
         made, targets = _of_difference(node.next_functions[0][0])
     few = _few(targets)
@@ -155,7 +158,7 @@ def _of_difference(error: Any) -> tuple[Any, torch.Tensor | None]:
     if short_name(error) not in _ERRORS or short_name(error.next_functions[0][0]) != "SubBackward0":
         return None, None
     sides = [one for one, _ in error.next_functions[0][0].next_functions]
-    known = [source(one) for one in sides if one is not None]
+    known = [source_of(one) for one in sides if one is not None]
     result = saved_tensor(known[0], "_raw_saved_result") if len(known) == 1 else None
     difference = saved_tensor(error, "_raw_saved_self")
     if result is None or difference is None or result.numel() != difference.numel():
@@ -215,13 +218,13 @@ def _flat(node: Any, number: int) -> Iterator[tuple[str, float]]:
 def _product(node: Any) -> tuple[Any, float]:
     """Returns the node of the matrix product that a softmax is of, and by what it is multiplied
     before; None without one."""
-    source, factor = source(node.next_functions[0][0]), 1.0
+    source, factor = source_of(node.next_functions[0][0]), 1.0
     while short_name(source) in ("DivBackward0", "MulBackward0"):
         times = scalar(source)
         if not times:
             return None, 0.0
         factor *= 1 / times if short_name(source).startswith("Div") else times
-        source = source(source.next_functions[0][0])
+        source = source_of(source.next_functions[0][0])
     return (source, factor) if short_name(source) == "MmBackward0" else (None, 0.0)
 
 
@@ -236,7 +239,7 @@ def _same_views(node: Any, number: int) -> Iterator[tuple[str, float]]:
         return
     if not torch.equal(target, torch.arange(count, device="cpu")):
         return
-    first, second = (source(one) for one, _ in product.next_functions)
+    first, second = (source_of(one) for one, _ in product.next_functions)
     vectors, others = (saved_tensor(product, f"_raw_saved_{one}") for one in ("self", "mat2"))
     if first is second or not on_host(vectors) or not on_host(others):
         return
