@@ -198,3 +198,13 @@ def storage_names(run: Run, rank: int) -> dict[int, str]:
     for storage, name in zip(*(table[c].to_pylist() for c in table.column_names), strict=True):
         names.setdefault(storage, []).append(name)
     return {storage: ", ".join(sorted(set(found))) for storage, found in names.items()}
+
+
+def readers_of(run: Run, rank: int, since_ns: int, end_ns: int, until_ns: int) -> set[int]:
+    """Returns when operators begin, from `end_ns` on, that read what those before it wrote."""
+    columns = ["start_ns", "storage", "write"]
+    rows = to_frame(run.events("access", rank, columns=columns, window=(since_ns, until_ns)))
+    before = rows["start_ns"].between(since_ns, end_ns, inclusive="left")
+    read = ~rows["write"] & (rows["start_ns"] >= end_ns)
+    read &= rows["storage"].isin(rows.loc[rows["write"] & before, "storage"])
+    return set(rows.loc[read, "start_ns"])

@@ -4,7 +4,7 @@ parts of a dataset share."""
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -54,7 +54,7 @@ class LoaderData:
         self._parts[number] = weakref.ref(dataset.dataset), own
 
 
-def _indices(indices: Sequence[int]) -> frozenset[int] | None:
+def _indices(indices: Any) -> frozenset[int] | None:
     """Returns the different indices of a subset; None where there are many, or no numbers."""
     if len(indices) > _MAX_INDICES:
         return None

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
+from lanescope.webapp.analysis.access_site import readers_of
 from lanescope.webapp.analysis.arrow_columns import having, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
 from lanescope.webapp.analysis.links import at_place
@@ -300,10 +301,14 @@ def cut_before(run: Run, rank: int, instant: int) -> LossPlace | None:
         return _at(run, rank, detached.iloc[-1], _ENDS["detached"])
     if after["sequence"].notna().any():
         return None
-    computed = ops.iloc[int(np.flatnonzero(ops["sequence"].notna())[-1]) + 1 :]
+    last = int(np.flatnonzero(ops["sequence"].notna())[-1])
+    computed = ops.iloc[last + 1 :]
     computed = computed[~computed["name"].isin((*NUMBERS, _BEGINS))]
     if computed.empty:
         return None
+    window = int(ops["start_ns"].iloc[last]), int(computed["start_ns"].iloc[0])
+    reads = computed["start_ns"].isin(readers_of(run, rank, *window, instant))
+    computed = computed[reads] if reads.any() else computed
     hard = computed["name"].iloc[0] in COMPARISONS
     return _at(run, rank, computed.iloc[0], _ENDS["integer"] if hard else NO_GRAPH)
 

@@ -89,14 +89,12 @@ def batch_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
 
 def _users(graph: LossGraph, node: LossNode) -> list[LossNode]:
     """The nodes that get the numbers of a node, also by another shape in the same order."""
-    found = []
-    ahead = [node.number]
+    found, ahead = list[LossNode](), [node.number]
     for number in ahead:
-        for one in graph.nodes.values():
-            if number in one.next:
-                (ahead if _VIEWS.fullmatch(one.name) else found).append(
-                    one.number if _VIEWS.fullmatch(one.name) else one
-                )
+        users = [one for one in graph.nodes.values() if number in one.next]
+        viewed = [one for one in users if _VIEWS.fullmatch(one.name)]
+        ahead += [one.number for one in viewed if one.number not in ahead]
+        found += [one for one in users if one not in viewed]
     return found
 
 

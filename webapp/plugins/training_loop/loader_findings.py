@@ -137,7 +137,7 @@ def evaluated_samples(run: Run, rank: int) -> Finding | None:
     seen = {
         part: (first, size, count)
         for first, part, _, size, count in pairs
-        if first in trained and part in evaluated and count
+        if count and part in evaluated and _after(loops, part, first)
     }
     for part, (_, size, count) in seen.items():
         if count == size and len(evaluated) > 1:
@@ -162,6 +162,13 @@ def evaluated_samples(run: Run, rank: int) -> Finding | None:
             },
         )
     return None
+
+
+def _after(loops: pd.DataFrame, part: int, trained: int) -> bool:
+    """Whether an iteration over one dataset comes after one that trains with another, and no other
+    training between: of folds, each trains a model of its own."""
+    last = loops["value"].where(loops["trains"]).ffill()
+    return bool((last[loops["value"] == part] == trained).any())
 
 
 def _loops(run: Run, rank: int) -> pd.DataFrame:
