@@ -83,7 +83,7 @@ class Schedulers:
         return (optimizer, own, caller()) if own and optimizer not in self._stepped else None
 
     def loaded(self, began: tuple[Optimizer, list[float], Any], _: Any) -> None:
-        """Notes the rates that a state brings, if they are larger and no scheduler begins anew."""
+        """Notes the rates that a state brings, if they are larger and no scheduler has set any."""
         optimizer, own, frame = began
         rates = _rates(optimizer)
         larger = len(rates) == len(own) and all(

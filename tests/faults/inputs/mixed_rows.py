@@ -237,7 +237,7 @@ def memory_of_one_tensor(planted: bool) -> None:
 
 
 def memory_of_views(planted: bool) -> None:
-    """detach() is no copy. The twin's states are all the same: a game without a state."""
+    """detach() copies nothing. The twin's states are all the same: a game without a state."""
     torch.manual_seed(0)
     state = torch.ones(4)
 

@@ -306,7 +306,7 @@ def lighter_bytes(planted: bool) -> None:
 
 
 def differences_of_bytes(planted: bool) -> None:
-    """A picture less another one. The twin counts the bits of a mask, all of which fit."""
+    """A picture less another one. The twin counts the bits of a mask: two fit."""
 
     def transform(picture: torch.Tensor) -> torch.Tensor:
         other = picture.flip(-1)

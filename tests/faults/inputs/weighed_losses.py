@@ -102,7 +102,7 @@ def _anneals(weight: Callable[[int], float], *, samples: bool = True, steps: int
 
 
 def annealing_by_whole_numbers(planted: bool) -> None:
-    """A ramp over 100 steps, of which 40 are trained."""
+    """A ramp over 100 steps; 40 are trained."""
     _anneals(lambda step: step // 100 if planted else step / 100)
 
 
@@ -112,7 +112,7 @@ def annealing_that_is_not_counted(planted: bool) -> None:
 
 
 def annealing_of_an_epoch(planted: bool) -> None:
-    """The ramp gets the epoch, of which there is one. The twin weighs little."""
+    """The ramp gets the epoch, and there is one. The twin weighs little."""
     _anneals(lambda step: 0.5 * (step // 70) if planted else 1e-4, steps=66)
 
 

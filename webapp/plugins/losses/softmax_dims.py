@@ -121,7 +121,7 @@ def _keeps_rows(graph: LossGraph, total: LossNode, shape: list[int]) -> bool:
 
 
 def _product_of_units(graph: LossGraph, node: LossNode, shape: list[int]) -> LossNode | None:
-    """The matrix product over the columns of what is divided by a norm over the rows."""
+    """The matrix product over the columns of vectors that a norm over the rows divides."""
     for product in graph.nodes.values():
         for place, number in enumerate(product.next if product.name == "Mm" else ()):
             operand, turned = graph.nodes[number], 0
