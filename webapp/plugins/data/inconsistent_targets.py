@@ -64,8 +64,8 @@ def _alike(run: Run, rank: int, batches: int) -> Finding | None:
         run,
         rank,
         f"All rows of the input are one row, another one in each of {units.count(batches)} batches "
-        "that were looked at, and their targets in the loss{at} differ: the program stores one array "
-        "for all samples, and writes it again. Store copies: state.copy() or clone().",
+        "that were looked at, and their targets in the loss{at} differ: the program stores one "
+        "array for all samples, and writes it again. Store copies: state.copy() or clone().",
         {"cause": "alike_rows", "batches": batches},
     )
 

@@ -335,8 +335,8 @@ def _finding(
     elif whole and cause == "unused":
         where, advice = none_advice(run, ranks[0], first)
     elif cause == "zero" and decays(last := _last(run, ranks[0], first)).any():
-        advice = f"Weight decay of {last['weight_decay'].iloc[0]:g} still changes {it}: to keep "
-        advice += f"{it} as loaded, set requires_grad_(False), and do not zero gradients."
+        advice += f" Weight decay of {last['weight_decay'].iloc[0]:g} still changes {it}: to "
+        advice += f"freeze {it}, set requires_grad_(False) in place of gradients of zero."
     elif cause == "no_gradient":
         where = not_returned(run, ranks[0])[first] or None
         advice = f"The backward of the function{at_place(where)} returns None for "
