@@ -196,7 +196,7 @@ def ours_after_pyarrow(data: pa.Buffer) -> object:
     """What a run is opened with: pyarrow for the schema and rows, our reader for the bounds."""
     source = pa.BufferReader(data)
     footer = pq.ParquetFile(source).metadata
-    return parquet_footer.stated(source, footer, INTEGERS)
+    return parquet_footer.row_group_statistics(source, footer, INTEGERS)
 
 
 PHYSICAL_TYPES = range(8)

@@ -298,7 +298,7 @@ def opened(source: pa.NativeFile) -> pq.ParquetFile:
     return file
 
 
-def plain(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def decoded_texts(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Returns a column of dictionaries as texts. pa.ArrowInvalid where these would take too
     much."""
     size = sum(_text_bytes(chunk) for chunk in column.chunks)

@@ -113,7 +113,8 @@ def with_process(
     wanted = axis_reference(process)
     axis = axis or wanted
     calibration = process["calibration"]
-    measured = any(p["clock"]["calibrated"] and not _is_axis(p, axis) for p in listed)
+    here = axis["clock_identity"]
+    measured = any(p["clock"]["calibrated"] and p["clock"]["host"] != here for p in listed)
     if calibration is not None and not measured and not _same(wanted, axis):
         shift = axis["wall_minus_monotonic_ns"] - wanted["wall_minus_monotonic_ns"]
         listed = [_moved(one, wanted, shift) for one in listed]
@@ -162,10 +163,6 @@ def _moved(process: Process, axis: AxisReference, shift_ns: int) -> Process:
     clock = process["clock"]
     moved = _unmeasured(clock["host"], axis, clock["offset_ns"] + shift_ns)
     return {**process, "clock": moved}
-
-
-def _is_axis(process: Process, axis: AxisReference) -> bool:
-    return process["clock"]["host"] == axis["clock_identity"]
 
 
 def _same(one: AxisReference, other: AxisReference) -> bool:

@@ -237,7 +237,6 @@ class NativeEngine:
     """Installs the observer with the recording's settings."""
 
     def __init__(self, recorder: Recorder, library: Library, stacks: Stacks) -> None:
-        self._recorder = recorder
         self._library = library
         options = recorder.options
         library.patterns(_lines(options.include), _lines(options.exclude), _lines(NOT_COMPUTING))

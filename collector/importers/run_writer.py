@@ -193,11 +193,10 @@ def _rank(number: int, trace: Trace, lanes: Sequence[int], slices: StructArray) 
     release_pages(slices)
     rank = Rank.of(number, trace, places, slices)
     rank.closed = trace.closed
+    mine = set(lanes)
     if trace.calls is not None:
-        mine = set(lanes)
         rank.calls = [call for call in trace.calls if call.lane in mine]
     else:
-        mine = set(lanes)
         named = [call for call in trace.named_calls if call.lane in mine]
         calls = [*calls_of(trace, number, rank.communication_kernels()), *named]
         rank.calls = numbered(sorted(calls, key=lambda call: call.start))

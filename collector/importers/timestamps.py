@@ -28,8 +28,6 @@ _MAX_WHOLE = 17
 valid."""
 
 _POINT_AND_COMMA = np.frombuffer(b".,", np.uint8) - np.uint8(ord("0"))
-_MAX_WHOLE_DIGITS = 17
-"""With three decimals, 19 digits at most: a number beyond int64 wraps around past MAX_NS."""
 
 _NS = Decimal(1).scaleb(-3)
 

@@ -43,7 +43,7 @@ class MemoryAccess:
         return self.where or (f"module {self.module}" if self.module else "an unknown place")
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the access as it stands in the evidence of a finding."""
+        """Returns the access as evidence of a finding."""
         return {
             "op": self.op,
             "thread": self.thread,

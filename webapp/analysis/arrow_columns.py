@@ -88,6 +88,20 @@ def to_frame(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas()
 
 
+def phases_of_kind(
+    run: Run,
+    kind: schema.PhaseKind,
+    rank: int | None = None,
+    thread: str | None = None,
+    columns: Sequence[str] = ("start_ns", "duration_ns"),
+) -> pd.DataFrame:
+    """Returns the phases of a kind, by start; `columns` of the table of phases, among them
+    start_ns."""
+    rows = run.events("phase", rank, thread, columns=[*columns, "kind"])
+    rows = rows.filter(pa.array(having(rows["kind"], kind.name.__eq__)))
+    return to_frame(rows.select([*columns])).sort_values("start_ns", kind="stable")
+
+
 def ops_named(
     run: Run, rank: int, thread: str, columns: Sequence[str], test: Callable[[str], object]
 ) -> pd.DataFrame:

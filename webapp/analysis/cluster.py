@@ -81,7 +81,7 @@ def _opened(place: str, etag: str) -> Run:
     return found
 
 
-def apart(
+def in_own_process(
     ask: Callable[..., T], runs: tuple[Run, ...], key: object, *, gives_way: bool = True
 ) -> T:
     """Returns ask(*runs, key), answered by a process of its own that opens the runs itself: this

@@ -24,7 +24,7 @@ from lanescope.webapp.analysis.source_lines import Excerpt, excerpts_of, layer_l
 from lanescope.webapp.analysis.stack_frames import line_and_function, short_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
-from lanescope.webapp.runs.html_summary import text
+from lanescope.webapp.runs.html_summary import escaped_html
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import conform, plain_json
 
@@ -148,13 +148,14 @@ def _html_of(finding: Finding) -> str:
     since = [] if finding.time_ns is None else [f"since {units.duration(finding.time_ns)}"]
     step = [] if finding.step is None else [f"step {finding.step}"]
     place = ", ".join([*since, *step, *([f"at {finding.where}"] if finding.where else [])])
-    lines = "".join(f"<code>{text(named_line(one))}</code><br>" for one in finding.source)
+    place = f"<small>{escaped_html(place)}</small><br>" if place else ""
+    lines = "".join(f"<code>{escaped_html(named_line(one))}</code><br>" for one in finding.source)
     evidence = json.dumps(dict(finding.evidence), indent=1).splitlines()
-    shown = "\n".join(map(text, evidence))
+    shown = "\n".join(map(escaped_html, evidence))
     colour = COLOURS[finding.severity]
     return (
-        f'<div><b style="color:{colour}">{finding.severity}</b> {text(finding.kind)}: '
-        f"{text(finding.title)}<br>{f'<small>{text(place)}</small><br>' if place else ''}{lines}"
+        f'<div><b style="color:{colour}">{finding.severity}</b> {escaped_html(finding.kind)}: '
+        f"{escaped_html(finding.title)}<br>{place}{lines}"
         f"<details><summary>evidence</summary><pre>{shown}</pre></details></div>"
     )
 
@@ -170,6 +171,10 @@ class NotApplicable(RunError):
     """Raised by an analysis that cannot say anything about a run; the message says why."""
 
 
+class NotRecorded(NotApplicable):
+    """Another recording would answer: the message says what to record."""
+
+
 @dataclass(frozen=True)
 class AnalysisResult:
     """What came of one question."""
@@ -178,6 +183,7 @@ class AnalysisResult:
     findings: tuple[Finding, ...] = ()
     omitted: int = 0  # findings beyond MAX_FINDINGS
     unanswered: str = ""  # why the run cannot be asked; empty: it can
+    recordable: bool = False  # `unanswered` says what to record
     failed: str = ""  # the fault of LaneScope that kept it from an answer; empty: there was none
 
     @property
@@ -312,7 +318,8 @@ def run_question(
         found = ranked(_found(question, run, baseline, noise))
         kept = tuple(_with_source(run, one) for one in found[:_MAX_FINDINGS])
     except NotApplicable as reason:
-        return AnalysisResult(question.text, unanswered=str(reason))
+        recordable = isinstance(reason, NotRecorded)
+        return AnalysisResult(question.text, unanswered=str(reason), recordable=recordable)
     except (RunError, OSError, ModuleNotFoundError):
         raise
     except Exception as error:
@@ -334,7 +341,7 @@ def _found(question: Question, run: Run, baseline: Run | None, noise: Run | None
     if question.recorded and run.imported:
         raise NotApplicable("not in imported traces")
     if question.native and all(p["engine"] in UNSEEN_BY for p in run.manifest["processes"]):
-        raise NotApplicable("record with the native engine")
+        raise NotRecorded("record with the native engine")
     find = load(question.find)
     found: list[Finding] = find(baseline, run, noise) if question.baseline else find(run)
     known = kinds()
@@ -373,24 +380,6 @@ class Evidence(TypedDict, total=False):
     second: Side | None
     modified_by: Side | None
     saved_by: Side | None
-
-
-class Missing(TypedDict):
-    """A rank that others wait for."""
-
-    rank: int
-    doing: str
-    where: str | None
-
-
-class Collective(TypedDict):
-    """A collective that did not come about, or not as it should have."""
-
-    group: str
-    sequence: int
-    op: dict[str, str]
-    waiting: list[int]
-    missing: list[Missing]
 
 
 def check_evidence(kind: Kind, evidence: Mapping[str, Any]) -> None:

@@ -75,7 +75,7 @@ def outermost(rows: pd.DataFrame) -> list[Operator]:
     return ops
 
 
-def touch(run: Run, rank: int, nodes: pd.DataFrame, ops: list[Operator]) -> None:
+def add_accesses(run: Run, rank: int, nodes: pd.DataFrame, ops: list[Operator]) -> None:
     """Gives the operators their reads and writes."""
     if not ops or not run.counts_of(rank)["access"]:
         return
@@ -105,19 +105,18 @@ BACKWARD = schema.OpScope.backward.name
 
 
 def maker(node: dict[str, Any], rows: Sequence[dict[str, Any]]) -> int | None:
-    """Returns position among `rows` (of the op table, with the node's sequence number) of its
-    maker.
+    """Returns the position of a node's maker among `rows` of the op table with its sequence number.
 
     Sequence numbers count per forward thread, and an operator that makes no node may carry the
-    number of the next one. So it is the one that has the node's name (AddmmBackward0: aten::addmm),
-    began before it and is nearest, on the node's thread if one is.
+    number of the next one. The maker is the operator with the node's name (AddmmBackward0:
+    aten::addmm) that began last before it, on the node's thread if one did.
     """
     fitting = [
         (row["thread"] != node["thread"], node["start_ns"] - row["start_ns"], k)
         for k, row in enumerate(rows)
         if row["scope"] != BACKWARD
         and row["start_ns"] <= node["start_ns"]
-        and stem(row["name"]) == stem(node["name"])
+        and shared_stem(row["name"]) == shared_stem(node["name"])
     ]
     return min(fitting)[2] if fitting else None
 
@@ -144,10 +143,10 @@ def makers(nodes: pd.DataFrame, rows: pd.DataFrame) -> Int64Array:
 
 
 def _stems(names: pd.Series) -> pd.Series:
-    return names.map({name: stem(name) for name in names.unique()}).astype("object")
+    return names.map({name: shared_stem(name) for name in names.unique()}).astype("object")
 
 
-def stem(name: str) -> str:
+def shared_stem(name: str) -> str:
     """Returns what the names of an op and its node share: nllloss of aten::nll_loss_forward."""
     bare = re.sub(r"Backwards?[0-9]*$", "", name.rpartition("::")[2])
     return re.sub(r"_forward$", "", bare).replace("_", "").lower()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypedDict
 
 import pandas as pd
 import pyarrow as pa
@@ -32,6 +32,24 @@ from lanescope.webapp.runs.run import Run
 
 _LONG_NS = 2_000_000_000
 """A message that a transport keeps for a peer to take is done sooner."""
+
+
+class Missing(TypedDict):
+    """A rank that others wait for."""
+
+    rank: int
+    doing: str
+    where: str | None
+
+
+class Collective(TypedDict):
+    """A collective that did not come about, or not as it should have."""
+
+    group: str
+    sequence: int
+    op: dict[str, str]
+    waiting: list[int]
+    missing: list[Missing]
 
 
 @dataclass(frozen=True)
@@ -57,9 +75,7 @@ class IncompleteCollective:
     waiting: tuple[_CollectiveCall, ...]  # made the call, and it is not complete
     missing: tuple[int, ...]  # recorded, and did not make it; empty: all of them made it
     unrecorded: tuple[int, ...]  # members of the group that the run does not hold
-    ended: tuple[
-        _CollectiveCall, ...
-    ] = ()  # made the call and were done with it without the others
+    ended: tuple[_CollectiveCall, ...] = ()  # made the call, and ended it without the others
 
     @property
     def op(self) -> str:
@@ -145,8 +161,10 @@ def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
         ended = tuple(entry for entry, complete in entries if complete)
         if any(entry.name in SYNCHRONISING for entry in ended) or not entries:
             # Nobody can have left it without the others: it failed, or they were not recorded.
-            failed = any(rank_states(run)[entry.rank].gave_up for entry in ended)
-            if not entries or not (failed or all(_died(run, rank) for rank in missing)):
+            known = rank_states(run)
+            failed = any(known[entry.rank].gave_up for entry in ended)
+            died = all(known[rank].ending.how == "died" for rank in missing)
+            if not entries or not (failed or died):
                 continue
             waiting, ended = (*waiting, *ended), ()
         yield IncompleteCollective(str(group), sequence, waiting, missing, absent, ended)
@@ -245,10 +263,6 @@ def _entry(run: Run, row: Any) -> _CollectiveCall:
         int(row.bytes),
         quiet,
     )
-
-
-def _died(run: Run, rank: int) -> bool:
-    return rank_states(run)[rank].ending.how == "died"
 
 
 def _complete(run: Run, row: Any, quiet: bool) -> bool:

@@ -2,45 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, TypeVar
+
 import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN, TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import texts_of
-from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.findings import NotApplicable, NotRecorded
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, wrapped
 from lanescope.webapp.runs.run import Run
+
+_T = TypeVar("_T")
+_Other = TypeVar("_Other")
 
 _BACKWARD = schema.PhaseKind.backward.name
 
 
-def need_rows(rows: pd.DataFrame, what_to_do: str) -> pd.DataFrame:
-    """Returns the rows; raises NotApplicable, which says what to record, where there are none."""
+def if_applicable(ask: Callable[..., _T], *given: Any, otherwise: _Other) -> _T | _Other:
+    """Returns what `ask` returns; `otherwise` where it raises NotApplicable."""
+    try:
+        return ask(*given)
+    except NotApplicable:
+        return otherwise
+
+
+def need_rows(rows: pd.DataFrame, reason: str) -> pd.DataFrame:
+    """Returns the rows; raises NotApplicable where there are none."""
     if rows.empty:
-        raise NotApplicable(what_to_do)
+        raise NotApplicable(reason)
+    return rows
+
+
+def need_recorded(rows: pd.DataFrame, what_to_do: str) -> pd.DataFrame:
+    """Returns the rows; raises NotRecorded, which says what to record, where there are none."""
+    if rows.empty:
+        raise NotRecorded(what_to_do)
     return rows
 
 
 def need_steps(run: Run) -> pd.DataFrame:
     """Returns the rows of `gradient_rows`; raises NotApplicable where no optimizer stepped."""
-    return need_rows(gradient_rows(run), "record an optimizer step: the run has no steps")
+    return need_recorded(gradient_rows(run), "record an optimizer step: the run has no steps")
 
 
 def need_accesses(run: Run) -> None:
     """Raises NotApplicable where no access of memory was recorded."""
     if not run.counts["access"]:
-        raise NotApplicable("record with --level access and the native engine")
+        raise NotRecorded("record with --level access and the native engine")
 
 
 def need_backward(run: Run) -> None:
     """Raises NotApplicable where no thread was in backward."""
     if _BACKWARD not in texts_of(run, "phase", "kind"):
-        raise NotApplicable("record a backward pass")
+        raise NotRecorded("record a backward pass")
 
 
 def need_evaluations(run: Run) -> pd.DataFrame:
     """Returns the modes of models that are evaluated; raises NotApplicable where none is."""
-    return need_rows(
+    return need_recorded(
         logged(run, None, prefix=EVALUATION_MODE),
         "record an evaluation without gradients, with --level access",
     )
@@ -48,7 +69,7 @@ def need_evaluations(run: Run) -> pd.DataFrame:
 
 def need_models(run: Run) -> pd.DataFrame:
     """Returns the modes of models that are trained; raises NotApplicable where none is."""
-    return need_rows(
+    return need_recorded(
         logged(run, None, prefix=TRAINING_MODE),
         "record a training step with --level access: no model was called",
     )
@@ -56,9 +77,8 @@ def need_models(run: Run) -> pd.DataFrame:
 
 def need_loader(run: Run) -> None:
     """Raises NotApplicable where no DataLoader was iterated."""
-    need_rows(
-        logged(run, None, LOADER_BEGUN),
-        "record an iteration over a DataLoader with --level access",
+    need_recorded(
+        logged(run, None, LOADER_BEGUN), "record an iteration over a DataLoader with --level access"
     )
 
 

@@ -12,7 +12,6 @@ import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from itertools import accumulate
 from typing import Any, Literal
 
 PACKAGE = "lanescope.webapp.plugins"
@@ -42,7 +41,7 @@ class Question:
     text: str
     find: str
     kinds: tuple[str, ...]  # of its findings
-    order: int = 0  # in every list of questions; without, that of the question before
+    order: int = 0  # in every list of questions; without, that of the plugin
     area: str = ""  # under which the first page lists it; without, that of the plugin
     recorded: bool = True  # needs what only a recording holds, no imported trace
     native: bool = False  # needs what the native engine records and the portable one does not
@@ -129,6 +128,7 @@ class Plugin:
 
     name: str  # of the folder
     area: str = "Set-up"  # under which the first page lists its questions and metrics
+    order: int = 0  # of its questions in every list of questions
     depends: tuple[str, ...] = ()  # plugins that it may import from
     kinds: tuple[Kind, ...] = ()
     questions: tuple[Question, ...] = ()
@@ -175,10 +175,6 @@ def _located(folder: str, record: Plugin) -> Plugin:
     def all_at(entries: Mapping[str, str]) -> dict[str, str]:
         return {name: at(entry) for name, entry in entries.items()}
 
-    def placed(last: int, own: int) -> int:
-        return own or last
-
-    orders = accumulate((one.order for one in record.questions), placed)
     return replace(
         record,
         kinds=tuple(
@@ -186,8 +182,13 @@ def _located(folder: str, record: Plugin) -> Plugin:
             for one in record.kinds
         ),
         questions=tuple(
-            replace(one, find=at(one.find), order=order, area=one.area or record.area)
-            for one, order in zip(record.questions, orders, strict=True)
+            replace(
+                one,
+                find=at(one.find),
+                order=one.order or record.order,
+                area=one.area or record.area,
+            )
+            for one in record.questions
         ),
         tables=all_at(record.tables),
         changes=all_at(record.changes),

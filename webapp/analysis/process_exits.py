@@ -250,8 +250,8 @@ def attempts(run: Run) -> Mapping[int, tuple[schema.Process, ...]]:
 
 
 def own_processes(run: Run) -> dict[int, schema.Process]:
-    """Returns the process of each rank that is the rank: that of the last attempt. A rank without a
-    record of its own, beside those of processes that it started, has none."""
+    """Returns the own process of each rank, in its last attempt. Ranks without one are left out:
+    only processes that they started were recorded."""
     return {rank: processes[-1] for rank, processes in attempts(run).items()}
 
 

@@ -113,7 +113,7 @@ class Redactor:
 
     @classmethod
     def of(cls, run: Run) -> Redactor:
-        """Returns what there is to replace in a run."""
+        """Finds the texts to replace in a run."""
         processes = run.manifest["processes"]
         files = {frame["file"] or "" for frame in _frames(run)}
         said = [*run.manifest["command"], *(word for p in processes for word in p["argv"])]

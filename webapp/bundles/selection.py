@@ -42,7 +42,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass
 class Contents:
-    """What of a run is wanted, and how it is to be changed."""
+    """The parts of a run to keep, and how to change them."""
 
     run: Run
     ranks: Sequence[int]

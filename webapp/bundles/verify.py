@@ -65,7 +65,7 @@ def _problems(run: Run) -> Iterator[str]:
     lacking = (
         f"{indexes.PACKED}/{CATALOGUE_FILE}" not in files if isinstance(files, Bundle) else False
     )
-    if lacking and indexes.travels(run):
+    if lacking and indexes.bundle_has_index(run):
         yield f"{files.where}: has no index; pack it again, or it is built when it is viewed"
 
 

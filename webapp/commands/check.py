@@ -95,9 +95,6 @@ def check(
 _MAX_QUESTIONS = 4
 """Not checked for one reason, that are named one by one."""
 
-_ADVICE = "record "
-"""How a reason begins that says what to record; others say what the run does not have."""
-
 
 def _show(report: Report, console: Console) -> None:
     """Prints checks, what was not checked, and last, where the eye rests, the findings."""
@@ -111,9 +108,10 @@ def _show(report: Report, console: Console) -> None:
     for name, value in report.metrics.items():
         if name not in done:
             console.print(Text(f"   -    {name}: {_measured(value)}", style="dim"))
+    recordable = {one.unanswered for one in report.examined if one.recordable}
     absent = {}
     for reason, questions in report.unanswered.items():
-        if not reason.startswith(_ADVICE):
+        if reason not in recordable:
             absent[reason] = len(questions)
             continue
         shown, more = questions[:_MAX_QUESTIONS], len(questions) - _MAX_QUESTIONS

@@ -17,20 +17,9 @@ from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.cluster import is_large
 from lanescope.webapp.commands.baselines import open_baseline
 from lanescope.webapp.commands.run_argument import run_argument, run_option
+from lanescope.webapp.plugins.diff import verdict_words
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.values.closeness import MODES, Mode
-from lanescope.webapp.plugins.diff.verdict_words import (
-    compared_counts,
-    difference_place,
-    headline,
-    inputs,
-    origin,
-    ratio_text,
-    stack,
-    step_times,
-    uncompared,
-    verdict_markdown,
-)
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
 
@@ -94,7 +83,7 @@ def diff(
     if as_json:
         click.echo(json.dumps(result.to_json()))
     elif as_markdown:
-        click.echo(verdict_markdown(result, base, run))
+        click.echo(verdict_words.verdict_markdown(result, base, run))
     else:
         console = Console(highlight=False, soft_wrap=True)
         if not console.is_terminal:
@@ -106,19 +95,19 @@ def diff(
 def show(result: Comparison, console: Console) -> None:
     """Prints the verdict, the first difference and its origin, and what differs."""
     style = f"bold {_COLOURS[result.verdict]}"
-    console.print(Text.assemble((headline(result), style), f"  (mode {result.mode})"))
-    console.print(Text(f"  {compared_counts(result)}"))
-    alone = uncompared(result)
+    console.print(Text.assemble((verdict_words.headline(result), style), f"  (mode {result.mode})"))
+    console.print(Text(f"  {verdict_words.compared_counts(result)}"))
+    alone = verdict_words.uncompared(result)
     if alone is not None:
         console.print(Text(f"  {alone}"))
     if result.first is not None:
-        console.print(Text(f"  first difference: {difference_place(result.first)}"))
-        source = origin(result.first)
+        console.print(Text(f"  first difference: {verdict_words.difference_place(result.first)}"))
+        source = verdict_words.origin(result.first)
         if source:
             console.print(Text(f"  origin: {source}"))
-        for line in inputs(result.first):
+        for line in verdict_words.inputs(result.first):
             console.print(Text(f"  input: {line}"))
-        for number, frame in enumerate(stack(result.first)):
+        for number, frame in enumerate(verdict_words.stack(result.first)):
             console.print(Text(f"  {'stack: ' if not number else '       '}{frame}"))
     for note in result.notes:
         console.print(Text(f"  {units.printable(note)}"))
@@ -128,7 +117,7 @@ def show(result: Comparison, console: Console) -> None:
     _rows(table[(table["kind"] == "gradient") & differs], "gradient norms", console)
     _rows(table[(table["kind"] == "op") & differs], "calls of ops", console)
     if result.timing is not None and result.timing.steps:
-        console.print(Text(f"\n{step_times(result.timing)}"))
+        console.print(Text(f"\n{verdict_words.step_times(result.timing)}"))
         _timed(result.timing.changed, console)
 
 
@@ -151,7 +140,11 @@ def _timed(rows: Any, console: Console) -> None:
         return
     table = _table("self time per step", ("op", "module", "base", "run", "", "state"))
     for row in rows.head(_SHOWN).itertuples():
-        times = (units.duration(row.base_ns), units.duration(row.run_ns), ratio_text(row))
+        times = (
+            units.duration(row.base_ns),
+            units.duration(row.run_ns),
+            verdict_words.ratio_text(row),
+        )
         _add(table, row.name, row.module, *times, row.state)
     console.print(table)
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.nothing_to_check import if_applicable
 from lanescope.webapp.commands.baselines import open_baseline
 from lanescope.webapp.commands.run_argument import run_argument
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
@@ -24,7 +25,7 @@ from lanescope.webapp.plugins.time.critical_path import (
     summed,
 )
 from lanescope.webapp.plugins.time.job_steps import job_step
-from lanescope.webapp.plugins.time.slowdown import Slowdown, slowdown
+from lanescope.webapp.plugins.time.slowdown import slowdown
 from lanescope.webapp.plugins.time.stream_work import short_title
 from lanescope.webapp.plugins.time.what_if import Prediction, ready_made, what_if
 from lanescope.webapp.runs import units
@@ -75,7 +76,10 @@ def time(
             changes = None
             if baseline is not None:
                 changes = _changes(open_baseline(baseline, opened), opened, step)
-            predictions = what_if(opened, specs, step) if specs else _ready_made(opened, step)
+            if specs:
+                predictions = what_if(opened, specs, step)
+            else:
+                predictions = if_applicable(ready_made, opened, step, otherwise=[])
     except NotApplicable as reason:
         raise RunError(f"{opened.title}: {reason}") from None
     except ValueError as error:
@@ -139,27 +143,12 @@ def _show_changes(changes: pd.DataFrame, console: Console) -> None:
     console.print(heads)
 
 
-def _ready_made(run: Run, step: int | None) -> list[Prediction]:
-    """Predictions that were not asked for: none where the step cannot be replayed."""
-    try:
-        return ready_made(run, step)
-    except NotApplicable:
-        return []
-
-
-def _path(run: Run, step: int | None) -> pd.DataFrame:
-    """The critical path; without rows where it cannot be worked out."""
-    try:
-        return critical_path(run, step)
-    except NotApplicable:
-        return pd.DataFrame(columns=PATH_COLUMNS)
-
-
 def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[str, Any]:
     """The object that `time --json` prints."""
     table = step_time(run)
     chosen = table if step is None else table[table["step"] == step]
-    path = summed(_path(run, step), _BY)
+    no_path = pd.DataFrame(columns=PATH_COLUMNS)
+    path = summed(if_applicable(critical_path, run, step, otherwise=no_path), _BY)
     return {
         "steps": [
             {
@@ -182,16 +171,8 @@ def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[
     }
 
 
-def _slowdown(run: Run) -> Slowdown | None:
-    """The job's slowdown by stragglers; None where it cannot be measured."""
-    try:
-        return slowdown(run)
-    except NotApplicable:
-        return None
-
-
 def _slowdown_summary(run: Run) -> dict[str, Any] | None:
-    found = _slowdown(run)
+    found = if_applicable(slowdown, run, otherwise=None)
     if found is None:
         return None
     return {
@@ -218,7 +199,8 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
     chosen = table if step is None else table[table["step"] == step]
     means = chosen.groupby("rank").mean().head(_MAX_RANKS)
     heads = Table("category", *[f"rank {rank}" for rank in means.index], box=None)
-    for column, title in (("duration_ns", "whole step"), *_columns()):
+    categories = ((f"{name}_ns", title) for name, title in CATEGORIES.items())
+    for column, title in (("duration_ns", "whole step"), *categories):
         if means[column].any():
             heads.add_row(title, *map(units.duration, means[column]))
     which = "mean of all steps" if step is None else f"step {step}"
@@ -251,7 +233,7 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
 
 
 def _show_slowdown(run: Run, console: Console) -> None:
-    found = _slowdown(run)
+    found = if_applicable(slowdown, run, otherwise=None)
     if found is None or found.slowest_share is None:
         return
     ideal, length = units.duration(found.ideal_ns), units.duration(found.step_ns)
@@ -263,8 +245,3 @@ def _show_slowdown(run: Run, console: Console) -> None:
     console.print(f"  {length} a step, {ideal} with all work spread evenly over the ranks; {cause}")
     if found.last_stage_share is not None:
         console.print(f"  {units.share(found.last_stage_share)} to the last pipeline stage")
-
-
-def _columns() -> list[tuple[str, str]]:
-    """Column of `step_time` and what people read, for each category."""
-    return [(f"{name}_ns", title) for name, title in CATEGORIES.items()]

@@ -222,7 +222,7 @@ def _app(
 
 @dataclass(frozen=True)
 class Known:
-    """A run in a folder, as far as it is known without opening it."""
+    """A run in a folder that is not opened yet."""
 
     path: Path
     changed: float  # Unix time, seconds

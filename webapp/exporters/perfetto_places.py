@@ -14,13 +14,10 @@ class Places:
     """Process and thread ids of the trace: the run's own, but where two ranks have the same."""
 
     def __init__(self, run: Run) -> None:
-        pids = list(dict.fromkeys((t.rank, t.pid) for t in run.threads))
-        taken: dict[int, tuple[int, int]] = {}
         self._pids: dict[tuple[int, int], int] = {}
-        for rank, pid in pids:
-            free = pid if pid not in taken and pid else (rank + 1) * 10_000_000 + pid
-            taken[free] = rank, pid
-            self._pids[rank, pid] = free
+        for rank, pid in dict.fromkeys((t.rank, t.pid) for t in run.threads):
+            taken = not pid or pid in self._pids.values()
+            self._pids[rank, pid] = (rank + 1) * 10_000_000 + pid if taken else pid
         self._tids: dict[str, int] = {}
         used: set[tuple[int, int]] = set()
         for t in run.threads:
@@ -28,7 +25,6 @@ class Places:
             own = bool(t.native_id) and place not in used
             used.add(place)
             self._tids[t.key] = t.native_id if own else FIRST_LANE + 1000 * t.ordinal
-        self._main = {key: next(t for t in run.threads if (t.rank, t.pid) == key) for key in pids}
 
     def pid(self, rank: int, pid: int) -> int:
         """Returns the trace's number of a process."""

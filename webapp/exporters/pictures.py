@@ -251,11 +251,8 @@ def _colours(theme: Theme) -> str:
 
 
 def _text(x: float, y: float, text: str, kind: str) -> str:
-    return f'<text class="{kind}" x="{_short(x)}" y="{_short(y)}">{_escaped(text)}</text>'
-
-
-def _escaped(text: str) -> str:
-    return html.escape(units.printable(text))
+    shown = html.escape(units.printable(text))
+    return f'<text class="{kind}" x="{_short(x)}" y="{_short(y)}">{shown}</text>'
 
 
 def _cut(text: str, width: float) -> str:

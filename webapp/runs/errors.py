@@ -7,7 +7,7 @@ class RunError(ValueError):
     """A run that cannot be read, or a question it cannot answer.
 
     The message is one clear sentence: what was found, what was expected, what to do. Commands
-    print it on standard error and exit with status 2, the page shows it as it stands.
+    print it on standard error and exit with status 2, the page shows it unchanged.
     """
 
 

@@ -297,7 +297,7 @@ def _conformed(found: pa.Table, table: schema.Table, columns: Sequence[str]) -> 
             if pa.types.is_dictionary(wanted):
                 array = array.cast(wanted)
             else:
-                array = parquet_footer.plain(array, wanted)
+                array = parquet_footer.decoded_texts(array, wanted)
         if array.null_count:
             if name in _NEVER_NULL:
                 raise pa.ArrowInvalid(f"{array.null_count} rows have no {name}")

@@ -161,7 +161,7 @@ class Run:
 
     @cached_property
     def hosts(self) -> Mapping[int, str]:
-        """Host names of the ranks, by that of the rank's own process."""
+        """Host names of the ranks: where each rank's own process ran."""
         found: dict[int, str] = {}
         for process in self.manifest["processes"]:
             if process["role"] == "rank" or process["rank"] not in found:

@@ -81,7 +81,7 @@ def counted(number: int, word: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """The same with a capital letter to begin with; the others stay as they are."""
+    """Returns the text with a capital first letter; the others stay as they are."""
     return text[:1].upper() + text[1:]
 
 
@@ -110,8 +110,7 @@ def number(value: float, digits: int = 3) -> str:
 
 
 def aligned(value: float) -> str:
-    """Returns `9.00`, so that it stands below 8.93 with as many digits; `1 330` with a thin
-    space."""
+    """Returns `9.00`, with as many digits as 8.93 in the same column; `1 330` with a thin space."""
     text = number(value)
     if value == 0 or not isfinite(value) or "e" in text:
         return text

@@ -90,9 +90,9 @@ _lock = threading.Lock()
 def view(run: Run, baseline: Run | None = None, *, height: int = HEIGHT, port: int = 0) -> View:
     """Opens the timeline of a run; a notebook shows it in the cell.
 
-    `height` is that of the frame in pixels, `port` the port of 127.0.0.1 to serve on; 0: a free
-    one. The same run, asked for again, is served by the same server. Raises RunError where the run
-    cannot be read, OSError where the port cannot be bound.
+    `height`: of the frame, pixels. `port`: of 127.0.0.1; 0 takes a free one. Calls for the same
+    run share one server. Raises RunError where the run cannot be read, OSError where the port
+    cannot be bound.
     """
     key = run.etag, "" if baseline is None else baseline.etag
     with _lock:

@@ -69,9 +69,9 @@ def make_app(
 
     With `frame_token`, pages of others may frame the document whose address has that token.
 
-    `live` says how a run stands that is still being recorded, see `live_run`. `queues` are those
-    that heavy requests wait in, for apps that share a server. `examination` makes the report
-    elsewhere than here.
+    `live` returns the state of a run that is still being recorded, see `live_run`. Heavy requests
+    wait in `queues`, which apps of one server share. `examination` makes the report in another
+    process.
 
     The index of the timeline is taken from the cache or built, unless it is given. Raises RunError
     where the run cannot be read.

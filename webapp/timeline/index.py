@@ -273,7 +273,7 @@ def _packed(run: Run) -> Index | None:
     return restored(arrays, catalogue)
 
 
-def travels(run: Run) -> bool:
+def bundle_has_index(run: Run) -> bool:
     """Returns whether a bundle of the run brings its index."""
     return events_of(run) >= SMALL
 
@@ -283,7 +283,7 @@ def index_members(index: Index, run: Run) -> Iterator[tuple[str, bytes | memoryv
 
     Nothing of a small run: it is indexed as fast as its index would be read.
     """
-    if not travels(run):
+    if not bundle_has_index(run):
         return
     plain = events_of(run) >= MAPPED
     about = {

@@ -94,10 +94,9 @@ def lanes_of(run: Run, names: SpanNames) -> Iterator[tuple[Lane, LaneSlices | La
 def drawn_order(run: Run, lanes: Sequence[Lane]) -> list[tuple[Lane, int | None]]:
     """Returns the lanes as they are drawn, each with its process where its rank has several.
 
-    Rank by rank, and process by process, the rank's own first: what no process has for itself (the
-    gradient norm, collectives) is shown with that one. Right above a thread stands its baseline's,
-    though a baseline's lanes come last by number, so that those of the run have the numbers that
-    they have without one.
+    Rank by rank, and process by process, the rank's own first, with the lanes of no process (the
+    gradient norm, collectives). A baseline's lane is right above that of the run. Its number comes
+    after all of the run's, which so have the same numbers with and without a baseline.
     """
     over = {lane.above: lane for lane in lanes if lane.above is not None}
     by_rank: dict[int, list[Lane]] = {}

@@ -24,7 +24,7 @@ from lanescope.webapp.runs.errors import RunError, shown
 from lanescope.webapp.timeline.arguments import BadRequest, integer, is_forward, window_of
 from lanescope.webapp.timeline.lane_pages import lanes_of_ranks
 from lanescope.webapp.timeline.lod import TILE_BUCKETS, WHOLE
-from lanescope.webapp.timeline.search.lookup import look
+from lanescope.webapp.timeline.search.lookup import slices_in_window
 from lanescope.webapp.timeline.span_details import nearest, run_facts, slice_facts
 from lanescope.webapp.timeline.tile_format import compressed
 from lanescope.webapp.timeline.timeline import NoSuch, Timeline
@@ -42,7 +42,7 @@ def register(
 ) -> None:
     """Adds the routes of a run to a server, under `prefix` (several runs need several).
 
-    `live` says how a run stands that is still being recorded.
+    `live` returns the state of a run that is still being recorded.
     """
     routes = _Routes(timeline, live)
     rules: dict[str, Callable[..., flask.Response]] = {
@@ -104,7 +104,7 @@ class _Routes:
 
     def tile(self, etag: str, level: str, index: str) -> flask.Response:
         self._check(etag)
-        lanes = _lanes(flask.request.args.get("lanes", ""))
+        lanes = _numbers("lanes", flask.request.args.get("lanes", ""))
         place = (integer("level", level), integer("index", index), lanes)
         self._timeline.check(*place)
         most = _most(flask.request.args.get("rows"))
@@ -151,7 +151,9 @@ class _Routes:
         between = window_of(args)
         shorter = integer("shorter", args["shorter"]) if "shorter" in args else None
         row = integer("row", args.get("row", "0"))
-        return _kept(_json(look(self._timeline, integer("lane", lane), row, between, shorter)))
+        return _kept(
+            _json(slices_in_window(self._timeline, integer("lane", lane), row, between, shorter))
+        )
 
     def of_plugin(self, entry: str, etag: str) -> flask.Response:
         self._check(etag)
@@ -166,12 +168,8 @@ class _Routes:
             )
 
 
-def _lanes(text: str) -> list[int]:
-    """Distinct lanes of a list like 0,1,2."""
-    return _numbers("lanes", text)
-
-
 def _numbers(name: str, text: str | None) -> list[int]:
+    """Distinct numbers of a list like 0,1,2."""
     if text is None:
         return []
     parts = text.split(",", _MAX_LANES)

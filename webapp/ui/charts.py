@@ -44,7 +44,7 @@ BUTTONS_ABOVE: dict[str, Any] = {"modebar_orientation": "h"}
 """Layout of a figure with a colour bar or a second axis where the buttons stand otherwise."""
 
 
-def nothing(words: str) -> go.Figure:
+def empty_figure(words: str) -> go.Figure:
     """Returns words in the place of a chart: an empty figure would show bare axes."""
     figure = go.Figure(layout={"template": go.layout.Template()})  # Plotly's own has 7 kB
     figure.update_layout(
@@ -147,9 +147,9 @@ def mark_missing(figure: go.Figure, rows: pd.DataFrame, theme: Theme) -> None:
 
 
 def add_at_foot(figure: go.Figure, x: Sequence[Any], height: float, **trace: Any) -> None:
-    """Markers (`trace`: of a scatter) for what has no place on the vertical axis.
+    """Adds markers for values that have no place on the vertical axis, such as NaN.
 
-    They stand at `height`, a share of the chart's, whatever the range: on a hidden second axis.
+    They are at `height`, a share of the chart's, on a hidden second axis; `trace`: of a scatter.
     """
     figure.add_scatter(x=x, y=[height] * len(x), yaxis="y2", mode="markers", **trace)
     figure.update_layout(yaxis2={"overlaying": "y", "range": [0, 1], "visible": False})

@@ -58,7 +58,7 @@ def token_of(kind: str) -> str:
     return kind if kind in PHASE_TOKENS else "other"
 
 
-def over(ramp: Sequence[tuple[float, str]], share: float) -> str:
+def ramp_colour(ramp: Sequence[tuple[float, str]], share: float) -> str:
     """Returns the colour at a share (0 to 1) of a ramp of (share, #rrggbb), from 0 to 1."""
     for (low, one), (high, other) in pairwise(ramp):
         if share <= high:

@@ -9,7 +9,7 @@ from typing import Any
 
 from lanescope.webapp.analysis.check_limits import Settings
 from lanescope.webapp.analysis.checks import Report, check
-from lanescope.webapp.analysis.cluster import apart
+from lanescope.webapp.analysis.cluster import in_own_process
 from lanescope.webapp.runs.run import Run
 
 MANY_RANKS = 128
@@ -55,7 +55,7 @@ def is_long(run: Run) -> bool:
 def check_apart(run: Run, baseline: Run | None, noise: Run | None, settings: Settings) -> Report:
     """Returns the report of `check`, made by a process of its own. Raises what `check` does."""
     runs = tuple(one for one in (run, baseline, noise) if one is not None)
-    return apart(_checked, runs, settings, gives_way=len(run.ranks) >= MANY_RANKS)
+    return in_own_process(_checked, runs, settings, gives_way=len(run.ranks) >= MANY_RANKS)
 
 
 def _checked(*given: Any) -> Report:

@@ -87,7 +87,7 @@ def _picture(context: Context, finding: Finding) -> Component | None:
     return None if found is None else pictures.heat(found)
 
 
-def asked(examined: Sequence[AnalysisResult]) -> Component:
+def check_list(examined: Sequence[AnalysisResult]) -> Component:
     """Returns every check of the run, with its result."""
     rows = [
         (

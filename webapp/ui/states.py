@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.checks import Report
 from lanescope.webapp.analysis.findings import NotApplicable, fault
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.ui import ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.context import Context
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def error_outputs(error: Exception) -> list[Any] | Any | None:
         "children": [],
         "rowData": [],
         "getRowsResponse": {"rowData": [], "rowCount": 0},
-        "figure": nothing(words),
+        "figure": empty_figure(words),
     }
     values = [
         [failed(error)] if one is place else empty.get(one["property"], no_update) for one in listed

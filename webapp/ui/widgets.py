@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import plotly.graph_objects as go
-from dash import dcc, html
+from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.links import calls_address
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.elements import InSight
 from lanescope.webapp.ui.theme import GRAPH_CONFIG
 
@@ -63,11 +63,30 @@ def graph(id: str, figure: go.Figure | None = None, height: int = 420, *, what: 
     """
     chart = dcc.Graph(
         id=id,
-        figure=figure if figure is not None else nothing(f"Computing {what} …"),
+        figure=figure if figure is not None else empty_figure(f"Computing {what} …"),
         config=cast(Any, GRAPH_CONFIG),
         style={"height": f"{height}px"},
     )
     return InSight(chart, id=f"{id}-place", height=f"{height}px")
+
+
+def open_on_click(
+    app: Dash,
+    chart: str,
+    address: Callable[[dict[str, Any], Any], str | None],
+    state: State | None = None,
+) -> None:
+    """Has a click on a point of a chart open `address(point, value of state)`; None: none."""
+
+    @app.callback(
+        Output(ids.LOCATION, "href", allow_duplicate=True),
+        Input(chart, "clickData"),
+        state or State(chart, "id"),
+        prevent_initial_call=True,
+    )
+    def follow(click: dict[str, Any] | None, value: Any) -> Any:
+        point = (click or {}).get("points", [{}])[0]
+        return (address(point, value) if point else None) or no_update
 
 
 def controls(*children: Child, hidden: bool = False) -> Component:

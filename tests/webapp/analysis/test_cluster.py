@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lanescope.webapp.analysis.cluster import apart, each_rank
+from lanescope.webapp.analysis.cluster import each_rank, in_own_process
 from lanescope.webapp.bundles.writer import pack
 from lanescope.webapp.runs.errors import RunError
 from lanescope.webapp.runs.run import Run, open_run
@@ -57,10 +57,10 @@ def _fails(run: Run, rank: int) -> None:
 
 def test_a_process_of_its_own_answers_the_same(tmp_path: Path) -> None:
     run = open_run(write_run(tmp_path / "run", ranks=2, steps=2, ops=8))
-    assert apart(_asked_elsewhere, (run,), 1) == (True, time_in_ops(run, 1))
+    assert in_own_process(_asked_elsewhere, (run,), 1) == (True, time_in_ops(run, 1))
     with pytest.raises(RunError, match="rank 1 has gone wrong"):
-        apart(_fails, (run,), 1)
-    assert apart(_ends_elsewhere, (run,), 1) == time_in_ops(run, 1)
+        in_own_process(_fails, (run,), 1)
+    assert in_own_process(_ends_elsewhere, (run,), 1) == time_in_ops(run, 1)
 
 
 def _asked_elsewhere(run: Run, rank: int) -> tuple[bool, int]:

@@ -19,7 +19,7 @@ from lanescope.webapp.exporters.html_page import MAX_PAGE, OFFLINE_SCRIPT, page_
 from lanescope.webapp.exporters.offline_answers import kept_slices
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.lanes import COUNTER
-from lanescope.webapp.timeline.search.lookup import find, look
+from lanescope.webapp.timeline.search.lookup import find, slices_in_window
 from lanescope.webapp.timeline.search.marks import SearchRequest, hits, place_among
 from lanescope.webapp.timeline.search.marks import modules as modules_of
 from lanescope.webapp.timeline.span_details import nearest
@@ -153,7 +153,7 @@ def answers_as_the_server_does(page: Page, timeline: Timeline) -> None:
                 for t1, shorter in ((t0 + 1, None), (t0 + end // 5, 2_000)):
                     more = f"&shorter={shorter}" if shorter else ""
                     asked = f"look/x/{lane.id}?row={row}&t0={t0}&t1={t1}{more}"
-                    reported = look(timeline, lane.id, row, (t0, t1), shorter)
+                    reported = slices_in_window(timeline, lane.id, row, (t0, t1), shorter)
                     expected.append(
                         (asked, None, {k: v for k, v in reported.items() if k != "style"})
                     )

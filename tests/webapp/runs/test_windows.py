@@ -20,7 +20,7 @@ from lanescope.webapp.runs.parquet_parts import Part
 from lanescope.webapp.runs.run import Run, RunError, open_run
 from lanescope.webapp.timeline import span_details
 from lanescope.webapp.timeline.index import open_index
-from lanescope.webapp.timeline.search.lookup import look
+from lanescope.webapp.timeline.search.lookup import slices_in_window
 from lanescope.webapp.timeline.span_links import Place, autograd_partner
 from lanescope.webapp.timeline.spans import SPAN_TABLES
 from lanescope.webapp.timeline.timeline import Timeline
@@ -243,10 +243,10 @@ def test_tables_without_extent_have_no_windows(large: Run) -> None:
 def test_one_nanosecond_among_all_others_is_found(large: Run) -> None:
     timeline = Timeline(large, open_index(large, None))
     lane = timeline.index.lanes[0]
-    found = look(timeline, lane.id, lane.rows - 1, (0, large.duration_ns))
+    found = slices_in_window(timeline, lane.id, lane.rows - 1, (0, large.duration_ns))
     assert (found["name"], found["end_ns"] - found["start_ns"]) == (PROBE, 1)
     assert (found["count"], found["covered_ns"]) == (1, 1)
-    missed = look(timeline, lane.id, lane.rows - 1, (0, found["start_ns"]))
+    missed = slices_in_window(timeline, lane.id, lane.rows - 1, (0, found["start_ns"]))
     assert missed["ref"] is None
 
 

@@ -15,7 +15,7 @@ from lanescope.webapp.runs.run import open_run
 from lanescope.webapp.timeline import counter_lod, lod, tile_columns
 from lanescope.webapp.timeline.counter_lod import sample_window
 from lanescope.webapp.timeline.index import Index, open_index
-from lanescope.webapp.timeline.search.lookup import look
+from lanescope.webapp.timeline.search.lookup import slices_in_window
 from lanescope.webapp.timeline.tile_columns import STYLE_UNFINISHED, Paints
 from lanescope.webapp.timeline.tile_format import (
     KIND_COUNTER,
@@ -183,12 +183,12 @@ def test_every_slice_is_in_every_level_exactly_once(tmp_path: Path) -> None:
                 for start, end in found:
                     # Those that reach into several tiles are the same one in each.
                     at = begin + (start + end) // 2
-                    exact = look(timeline, thread.id, row, (at, at + 1))
+                    exact = slices_in_window(timeline, thread.id, row, (at, at + 1))
                     wide.add((row, exact["ref"]))
                 for bucket in block["dense"]["bucket"]:
                     t0 = begin + (bucket << level)
                     window = (t0, t0 + (1 << level))
-                    count += look(timeline, thread.id, row, window, 1 << level)["count"]
+                    count += slices_in_window(timeline, thread.id, row, window, 1 << level)["count"]
         assert len(wide) + count == events
 
 
@@ -207,7 +207,7 @@ def test_unfinished_slice_and_what_overlaps_it(tmp_path: Path) -> None:
     assert (others["start"], others["end"]) == ([100, 900], [150, 1000])
     unfinished = [bool(style & STYLE_UNFINISHED) for style in timeline.index.paints.styles]
     assert [unfinished[paint] for paint in stuck["paint"] + others["paint"]] == [True, False, False]
-    assert [look(timeline, 0, row, (110, 111))["ref"] for row in (0, 1)] == [0, 1]
+    assert [slices_in_window(timeline, 0, row, (110, 111))["ref"] for row in (0, 1)] == [0, 1]
 
 
 def test_instant_and_one_nanosecond_are_there_at_every_level(tmp_path: Path) -> None:
@@ -238,11 +238,11 @@ def test_instant_and_one_nanosecond_are_there_at_every_level(tmp_path: Path) -> 
         at = last["dense"]["bucket"].index(3_000_000 >> level & 1023)
         assert last["dense"]["covered"][at] >= 1
         begin = 3_000_000 >> level << level
-        exact = look(timeline, 0, 1, (begin, begin + (1 << level)), 1 << level)
+        exact = slices_in_window(timeline, 0, 1, (begin, begin + (1 << level)), 1 << level)
         if level < 20:  # above, it shares its bucket with longer ones
             assert last["dense"]["paint"][at] == tiny
             assert (exact["name"], exact["count"], exact["covered_ns"]) == ("aten::tiny", 1, 1)
-    assert look(timeline, 0, 1, (0, 1 << 40), 1 << 40)["count"] == 20_001
+    assert slices_in_window(timeline, 0, 1, (0, 1 << 40), 1 << 40)["count"] == 20_001
 
 
 def test_only_the_first_rows_where_no_more_are_asked_for(tmp_path: Path) -> None:

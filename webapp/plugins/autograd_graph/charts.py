@@ -16,7 +16,7 @@ from lanescope.webapp.plugins.autograd_graph.autograd_graph import NO_GRADIENT_C
 from lanescope.webapp.plugins.autograd_graph.module_graph import Graph, ModuleBox
 from lanescope.webapp.runs import units
 from lanescope.webapp.ui.charts import colour_bar, escaped, powers
-from lanescope.webapp.ui.colours import Theme, over, readable_ink, tokens
+from lanescope.webapp.ui.colours import Theme, ramp_colour, readable_ink, tokens
 from lanescope.webapp.ui.theme import SEQUENTIAL, template
 
 MAX_BOXES = 300
@@ -112,7 +112,10 @@ def _coloured_boxes(
         norm = norms.get(group.module)
         kinds["no norm" if norm is None else "" if norm > 0 else "zero, or NaN"].append(group)
     for kind, groups in kinds.items():
-        own = [fills[kind] if kind else over(ramp, _share(norms[g.module], scale)) for g in groups]
+        own = [
+            fills[kind] if kind else ramp_colour(ramp, _share(norms[g.module], scale))
+            for g in groups
+        ]
         words = [_words(g, norms.get(g.module)) for g in groups]
         framed = [frames.get(g.module) for g in groups]
         _boxes(figure, groups, labels, theme, kind, own, words, framed)
@@ -125,7 +128,7 @@ def _ramp(theme: Theme) -> list[tuple[float, str]]:
     panel = tokens()[theme]["panel"]
     scale = getattr(sequential, SEQUENTIAL[theme])
     return [
-        (place / (len(scale) - 1), over([(0, panel), (1, one)], SOFT[theme]))
+        (place / (len(scale) - 1), ramp_colour([(0, panel), (1, one)], SOFT[theme]))
         for place, one in enumerate(scale)
     ]
 

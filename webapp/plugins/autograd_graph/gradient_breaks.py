@@ -31,9 +31,9 @@ from lanescope.webapp.analysis.forward_ops import (
     DETACH,
     NUMBERS,
     Operator,
+    add_accesses,
     forward_rows,
     outermost,
-    touch,
 )
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
@@ -129,7 +129,7 @@ def _of_operators(
 ) -> Iterable[tuple[str, int]]:
     """(cause, row) of results that go on without their gradient."""
     ops = outermost(rows)
-    touch(run, rank, nodes, ops)
+    add_accesses(run, rank, nodes, ops)
     parameters = _parameters(run, rank)
     in_graph = {int(one) for one in nodes["sequence"].dropna()}
     leads = _Leads(nodes, ops)

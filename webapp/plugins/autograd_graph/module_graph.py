@@ -61,7 +61,10 @@ def graph_by_module(
     count = Counter(dict.fromkeys(modules, 0))
     for module, number in zip(modules, numbers, strict=True):
         count[module] = max(count[module], number + 1)
-    names = [_part_name(module, number) for module, number in zip(modules, numbers, strict=True)]
+    names = [
+        f"{module} \N{MIDDLE DOT} {number + 1}" if number else module
+        for module, number in zip(modules, numbers, strict=True)
+    ]
     adds = [bool(parameter) for parameter in nodes["parameter"]]
     edges: Counter[tuple[str, str]] = Counter()
     for node, after in enumerate(following):
@@ -118,10 +121,6 @@ def matches(
     return dict(Counter(group_names(nodes.loc[found, "module"], depth, opened)))
 
 
-def _part_name(module: str, number: int) -> str:
-    return f"{module} \N{MIDDLE DOT} {number + 1}" if number else module
-
-
 def _cut(module: str, depth: int | None, opened: Collection[str]) -> str:
     if not module:
         return OUTSIDE
@@ -135,15 +134,15 @@ def _cut(module: str, depth: int | None, opened: Collection[str]) -> str:
 
 
 def acyclic_parts(groups: Sequence[str], following: Sequence[Sequence[int]]) -> list[int]:
-    """Returns number, from 0, of the part of its group that each node is in: no part both hands
-    gradients to another and gets some back from it.
+    """Splits groups of nodes into parts whose edges form no cycle; returns each node's part, from
+    0, within its group.
 
-    A block that adds what its children made to what it got runs before them and after them. Drawn
-    as one, it would lead to its children and follow them, and stand far from where it is used. So
-    the nodes are put in an order in which gradients may flow, staying in a module for as long as
-    that goes; each stretch of a module in it is a part. An edge never leads to an earlier part.
+    A residual block runs both before and after its children. Drawn as one box it would lead to its
+    children and follow them, far from where it is used. So the nodes are ordered as gradients may
+    flow, staying in a module for as long as possible; each stretch of a module is a part. An edge
+    never leads to an earlier part.
 
-    `following`: to which nodes (positions) each one's edges lead; without a circle.
+    `following`: to which nodes (positions) each one's edges lead; without a cycle.
     """
     order = _Order(groups, following)
     numbers = [0] * len(groups)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind, to_frame
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD
@@ -31,7 +31,7 @@ from lanescope.webapp.runs.run import Run
 _MIN_NESTED = 5  # passes in a row
 _MOST = 100  # passes of a thread that are looked at
 _ADDS = "AccumulateGrad"
-_PASS = schema.PhaseKind.backward.name
+_PASS = schema.PhaseKind.backward
 
 
 @found_per_rank(need_backward)
@@ -49,9 +49,8 @@ def nested_passes(run: Run, rank: int) -> Finding | None:
 def _nodes(run: Run, rank: int, thread: str) -> tuple[list[dict[str, int]], list[set[int]]]:
     """Step and begin (time_ns) of passes that add to gradients, and the sequence numbers of the
     nodes of each."""
-    columns = ["start_ns", "duration_ns", "kind", "step"]
-    phases = to_frame(run.events("phase", rank, thread, columns)).dropna()
-    phases = phases[phases["kind"].astype("str") == _PASS].sort_values("start_ns")[:_MOST]
+    columns = ["start_ns", "duration_ns", "step"]
+    phases = phases_of_kind(run, _PASS, rank, thread, columns).dropna()[:_MOST]
     if len(phases) < _MIN_NESTED:
         return [], []
     begins = phases["start_ns"].to_numpy("int64")
@@ -84,7 +83,7 @@ def _longest(passes: list[set[int]]) -> range:
 
 
 def _finding(run: Run, rank: int, at: dict[str, Any], nodes: list[int]) -> Finding:
-    where = phase_place(run, rank, _PASS, (at["time_ns"], run.duration_ns))
+    where = phase_place(run, rank, _PASS.name, (at["time_ns"], run.duration_ns))
     return finding_at(
         run,
         rank,

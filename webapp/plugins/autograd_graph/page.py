@@ -206,7 +206,8 @@ def _register_autograd(app: Dash, context: Context) -> None:
         graph = graph_of(run, rank, 1)
         assert graph is not None, "only ranks with a graph are offered"
         beside = [*graph_parts.break_table(context, rank), *graph_parts.fx_words(run, rank)]
-        kept = no_update if known in fx_graphs(run, rank) else _first(run, rank)
+        graphs = fx_graphs(run, rank)
+        kept = no_update if known in graphs else next(iter(graphs), None)
         return (
             graph_parts.gradient_breaks_note(context, rank, graph),
             beside,
@@ -280,10 +281,6 @@ def _offered(run: Run, rank: int) -> list[dict[str, str]]:
         }
         for name in fx_graphs(run, rank)
     ]
-
-
-def _first(run: Run, rank: int) -> str | None:
-    return next(iter(fx_graphs(run, rank)), None)
 
 
 def _depth(run: Run, rank: int, deepest: int) -> int:

@@ -26,8 +26,8 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.marks import BackwardRaised
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
-from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
+from lanescope.webapp.analysis.forward_ops import BACKWARD, shared_stem
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.runs import units
@@ -81,7 +81,7 @@ def untraceable_graphs(run: Run) -> list[Finding]:
     """Returns findings of kind `untraceable_graph`, one per rank. NotApplicable where none was
     walked."""
     if not walks(run):
-        raise NotApplicable(
+        raise NotRecorded(
             "record a backward pass with the native engine: no autograd graph was walked"
         )
     by_rank: dict[int, list[Walk]] = {}
@@ -227,7 +227,7 @@ def _is_tied(node: str, sequence: int, made: set[int]) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_view(name: str) -> bool:
-    return any(fnmatchcase(f"aten::{stem(name)}", pattern) for pattern in _VIEWS)
+    return any(fnmatchcase(f"aten::{shared_stem(name)}", pattern) for pattern in _VIEWS)
 
 
 def _bare(name: str) -> str:

@@ -15,15 +15,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.arrow_columns import having, phases_of_kind
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import calls, calls_alone
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import at_place, timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.checks.environment import ACCUMULATES
@@ -41,7 +40,7 @@ _MIN_SHARE = 0.8
 _COSTLY = 0.05
 """Share of a step from which it is a warning."""
 
-_BACKWARD = schema.PhaseKind.backward.name
+_BACKWARD = schema.PhaseKind.backward
 
 
 @dataclass(frozen=True)
@@ -55,7 +54,7 @@ class _Step:
 def accumulation(run: Run) -> list[Finding]:
     """Returns findings of kind `environment`, at most one. Raises NotApplicable."""
     need_ranks(run)
-    reductions = need_rows(_reductions(calls(run)), "record a backward that reduces gradients")
+    reductions = need_recorded(_reductions(calls(run)), "record a backward that reduces gradients")
     found: dict[int, list[_Step]] = {}
     for rank in sorted(int(one) for one in reductions["rank"].unique()):
         steps = _steps(run, rank)
@@ -66,7 +65,7 @@ def accumulation(run: Run) -> list[Finding]:
 
 def _reductions(rows: pd.DataFrame) -> pd.DataFrame:
     """The calls that reduce gradients within a backward."""
-    return rows[(rows["phase"] == _BACKWARD) & rows["name"].str.startswith("all_reduce")]
+    return rows[(rows["phase"] == _BACKWARD.name) & rows["name"].str.startswith("all_reduce")]
 
 
 @per_rank
@@ -111,9 +110,8 @@ def _steps(run: Run, rank: int) -> list[_Step]:
 
 def _passes(run: Run, rank: int) -> pd.DataFrame:
     """Backward phases of a rank by start, without those inside of another."""
-    rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "step"])
-    rows = to_frame(rows.filter(pc.equal(rows["kind"].cast("string"), _BACKWARD)))
-    rows = rows.dropna(subset="duration_ns").sort_values("start_ns", ignore_index=True)
+    columns = ["start_ns", "duration_ns", "step"]
+    rows = phases_of_kind(run, _BACKWARD, rank, columns=columns).dropna(subset="duration_ns")
     ends = (rows["start_ns"] + rows["duration_ns"]).cummax().shift(fill_value=-1)
     return rows[rows["start_ns"] >= ends].reset_index(drop=True)
 

@@ -17,7 +17,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import ends_ns, having, texts_of
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
@@ -47,7 +47,7 @@ class EnvironmentEvidence(TypedDict):
 def environment(run: Run) -> list[Finding]:
     """Returns findings of kind `environment`. Raises NotApplicable for a run without steps."""
     if not any(len(run.steps(rank)) for rank in run.ranks):
-        raise NotApplicable("record a training step: the run has no steps")
+        raise NotRecorded("record a training step: the run has no steps")
     return [*_backend(run), *_unused_parameters(run), *_loading(run)]
 
 

@@ -9,7 +9,7 @@ PLUGIN = Plugin(
         Kind(
             "collective_mismatch",
             "collectives.md#mismatches",
-            "lanescope.webapp.analysis.findings:Collective",
+            "lanescope.webapp.analysis.incomplete_collectives:Collective",
             marks="pictures:never_came",
         ),
         Kind(

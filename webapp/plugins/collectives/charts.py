@@ -13,17 +13,7 @@ from lanescope.webapp.plugins.collectives.pictures import usual_latest
 from lanescope.webapp.plugins.collectives.skew import LateMap
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.units import duration
-from lanescope.webapp.ui.charts import (
-    BUTTONS_ABOVE,
-    MAX_LINES,
-    colour_bar,
-    escaped,
-    greatest_rows,
-    marked_line,
-    nothing,
-    rank_rows,
-    share_bars,
-)
+from lanescope.webapp.ui import charts
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import template
 
@@ -45,12 +35,12 @@ def breakdown(table: pd.DataFrame, theme: Theme) -> go.Figure:
     title = "share of the time of the device, %"
     if len(shown) < len(table):
         title += f" · the {len(shown)} of {units.count(len(table))} ranks that compute least"
-    return share_bars(names, shown, "kernel_time_ns", _PARTS, title, theme)
+    return charts.share_bars(names, shown, "kernel_time_ns", _PARTS, title, theme)
 
 
 def least_computing(table: pd.DataFrame) -> pd.DataFrame:
     """Returns the rows of the MAX_SHARE_BARS devices that compute least, by rank."""
-    return greatest_rows(table, -table["compute_ns"] / table["kernel_time_ns"].clip(lower=1))
+    return charts.greatest_rows(table, -table["compute_ns"] / table["kernel_time_ns"].clip(lower=1))
 
 
 def late_heat(table: LateMap, theme: Theme) -> go.Figure:
@@ -61,14 +51,14 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
     sequence number of the call.
     """
     if table.late_ns.size == 0:
-        return nothing("Arrivals cannot be compared in this group.")
+        return charts.empty_figure("Arrivals cannot be compared in this group.")
     colour = tokens()[theme]
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
-    figure.update_layout(BUTTONS_ABOVE)
+    figure.update_layout(charts.BUTTONS_ABOVE)
     latest = usual_latest(table.late_ns)
     factor, unit = units.unit_for(latest, "ns")
     late = [[None if np.isnan(v) else float(v) / factor for v in row] for row in table.late_ns]
-    words = [[_time(v) for v in row] for row in table.late_ns]
+    words = [["did not come" if np.isnan(v) else duration(v) for v in row] for row in table.late_ns]
     figure.add_heatmap(
         x=[str(int(number)) for number in table.first],
         y=[f"rank {rank}" for rank in table.ranks],
@@ -80,12 +70,12 @@ def late_heat(table: LateMap, theme: Theme) -> go.Figure:
         ygap=1,
         zmin=0,
         zmax=latest / factor or 1.0,
-        colorbar=colour_bar(f"late, {unit}"),
+        colorbar=charts.colour_bar(f"late, {unit}"),
         hovertemplate="<b>%{y}, call %{customdata}</b><br>%{text} after the first rank"
         "<extra></extra>",
     )
     figure.update_xaxes(title_text="sequence number", type="category", nticks=20, showgrid=False)
-    rank_rows(figure)
+    charts.rank_rows(figure)
     return figure
 
 
@@ -97,23 +87,23 @@ def by_size(table: pd.DataFrame, column: str, title: str, theme: Theme) -> go.Fi
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     known = table[(table["bytes"] > 0) & (table[column] > 0)]
     if known.empty:
-        return nothing(f"The {title} is unknown for every call of this run.")
+        return charts.empty_figure(f"The {title} is unknown for every call of this run.")
     base, factor = ("B/s", 1e9) if column.endswith("_gbs") else ("ns", 1.0)
     say = units.size if base == "B/s" else units.duration
     per = "/s" if base == "B/s" else ""
-    largest = known.groupby(["name", "group"])["total_bytes"].sum().nlargest(MAX_LINES).index
+    largest = known.groupby(["name", "group"])["total_bytes"].sum().nlargest(charts.MAX_LINES).index
     for position, (name, group) in enumerate(largest):
         mine = known[(known["name"] == name) & (known["group"] == group)].sort_values("bytes")
         figure.add_scatter(
             x=[float(value) for value in mine["bytes"]],
             y=[float(value) * factor for value in mine[column]],
-            name=f"{escaped(str(name))}, group {escaped(str(group))}",
-            **marked_line(position, theme, size=7),
+            name=f"{charts.escaped(str(name))}, group {charts.escaped(str(group))}",
+            **charts.marked_line(position, theme, size=7),
             text=[
                 f"{units.size(of)}: {say(value * factor)}{per}"
                 for of, value in zip(mine["bytes"], mine[column], strict=True)
             ],
-            hovertemplate=f"<b>{escaped(str(name))}</b><br>%{{text}}<extra></extra>",
+            hovertemplate=f"<b>{charts.escaped(str(name))}</b><br>%{{text}}<extra></extra>",
         )
     known = known[pd.MultiIndex.from_frame(known[["name", "group"]]).isin(largest)]
     figure.update_xaxes(_decades(known["bytes"], "B"), title_text="size of a call")
@@ -139,7 +129,3 @@ def _decades(values: pd.Series, base: str) -> dict[str, Any]:
         around = max(t for t in ticks if t <= least), min(t for t in ticks if t >= most)
         axis["range"] = [log10(around[0]) - _MARGIN, log10(around[1]) + _MARGIN]
     return axis
-
-
-def _time(ns: float) -> str:
-    return "did not come" if np.isnan(ns) else duration(ns)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from lanescope.collector.format.marks import NewGroup
 from lanescope.webapp.analysis.arrow_columns import marks
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.process_exits import alive_ns, endings, own_processes
@@ -34,7 +34,7 @@ def groups_apart(run: Run) -> list[Finding]:
     """Findings of kind `collective_mismatch`, at most one. Raises NotApplicable."""
     need_ranks(run)
     if len(run.ranks) < 2:
-        raise NotApplicable("record two ranks or more")
+        raise NotRecorded("record two ranks or more")
     processes = own_processes(run)
     given_up = {
         rank: found

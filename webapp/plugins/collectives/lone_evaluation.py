@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.collective_calls import call_title, collective_calls
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
@@ -27,7 +27,7 @@ from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
-_EVALUATION = schema.PhaseKind.evaluation.name
+_EVALUATION = schema.PhaseKind.evaluation
 
 STANDS_OUT = 3.0
 """Times the longest of nine in ten other delays; of a single evaluation, its square."""
@@ -71,9 +71,7 @@ def _last_step(run: Run) -> int:
 
 def _evaluations(run: Run, rank: int) -> Int64Array:
     """Starts of a rank's evaluation phases, ascending."""
-    rows = run.events("phase", rank, columns=["start_ns", "kind"])
-    rows = rows.filter(pc.equal(rows["kind"].cast("string"), _EVALUATION))
-    starts: Int64Array = np.sort(rows["start_ns"].to_numpy())
+    starts: Int64Array = phases_of_kind(run, _EVALUATION, rank)["start_ns"].to_numpy()
     return starts
 
 
@@ -92,7 +90,7 @@ def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Find
     others = tuple(one for one in run.ranks if one != rank)
     since = int(begun[max(0, int(np.searchsorted(begun, last)) - 1)])
     places = (
-        phase_place(run, rank, _EVALUATION, (int(begin), int(end)))
+        phase_place(run, rank, _EVALUATION.name, (int(begin), int(end)))
         for begin, end in zip(late["first_ns"] - late["wait"], late["last_ns"], strict=True)
     )
     where = next(filter(None, places), None)

@@ -25,7 +25,7 @@ from lanescope.webapp.analysis.collective_calls import (
     exchanges,
     group_title,
 )
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, NotRecorded, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
@@ -98,7 +98,7 @@ def mismatches(run: Run) -> list[Finding]:
     """Returns findings of kind `collective_mismatch`. NotApplicable: there are too few."""
     need_ranks(run)
     if calls(run)["rank"].nunique() < 2:
-        raise NotApplicable("record collective calls of two ranks or more")
+        raise NotRecorded("record collective calls of two ranks or more")
     if run.imported and calls(run).groupby("group")["rank"].nunique().max() < 2:
         raise NotApplicable("not in imported traces without process groups")
     return [_finding(run, one) for one in (*first_mismatches(run), *unlike_exchanges(run))]
@@ -218,7 +218,10 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
         evidence={
             "group": one.group,
             "sequence": one.sequence,
-            "op": {str(int(row.rank)): str(row.name) for row in _named(one.rows)},
+            "op": {
+                str(int(rank)): str(name)
+                for rank, name in zip(one.rows["rank"], one.rows["name"], strict=True)
+            },
             "waiting": [],
             "missing": [
                 {"rank": r, "doing": known[r].activity, "where": wheres[str(r)]} for r in odd
@@ -234,10 +237,6 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
             (group_lane(rank, one.group), int(first["start_ns"])),
         ),
     )
-
-
-def _named(rows: pd.DataFrame) -> Any:
-    return rows[["rank", "name"]].itertuples(index=False)
 
 
 def _severity(one: _Mismatch) -> Severity:

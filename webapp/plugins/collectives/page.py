@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, html, no_update
+from dash import Dash, Input, Output, State, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.collective_calls import group_members, group_title
@@ -141,19 +141,14 @@ def register(app: Dash, context: Context) -> None:
             charts.by_size(table, "busbw_gbs", "bus bandwidth", theme or "light"),
         )
 
-    @app.callback(
-        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
-        Input(ids.COLLECTIVE_HEAT, "clickData"),
-        Input(ids.COLLECTIVE_GROUP, "value"),
-        prevent_initial_call=True,
-    )
-    def follow_cell(click: dict[str, Any] | None, group: str) -> Any:
-        point = (click or {}).get("points", [{}])[0]
+    def address(point: dict[str, Any], group: str) -> str | None:
         sequence = point.get("customdata")
         if not isinstance(sequence, int) or sequence < 0:
-            return no_update
+            return None
         rank = int(str(point["y"]).removeprefix("rank "))
         return context.address(call_address(run, group, sequence, rank) or "/timeline")
+
+    widgets.open_on_click(app, ids.COLLECTIVE_HEAT, address, State(ids.COLLECTIVE_GROUP, "value"))
 
 
 def _heat_px(ranks: int) -> int:

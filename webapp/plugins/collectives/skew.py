@@ -33,9 +33,9 @@ from lanescope.webapp.analysis.collective_calls import (
     group_members,
     point_to_point_calls,
 )
-from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.findings import NotRecorded
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
@@ -74,11 +74,11 @@ def comparable_arrivals(run: Run) -> pd.DataFrame:
     """
     need_ranks(run)
     if not run.clock_calibrated:
-        raise NotApplicable(
+        raise NotRecorded(
             "record all ranks with one lanescope record: their clocks were not compared"
         )
     every = arrivals(run)
-    return need_rows(every[every["ranks"] > 1], "record collective calls of two ranks or more")
+    return need_recorded(every[every["ranks"] > 1], "record collective calls of two ranks or more")
 
 
 @lru_cache(maxsize=4)

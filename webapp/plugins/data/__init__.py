@@ -5,6 +5,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 PLUGIN = Plugin(
     name="data",
     area="Learning",
+    order=46,
     depends=("autograd_graph", "learning", "losses"),
     kinds=(Kind("repeated_data", "checks.md#batches", "batches:RepeatedData"),),
     questions=(
@@ -37,7 +38,6 @@ PLUGIN = Plugin(
             "Dropout of ranks with parts of one model",
             "random_numbers:other_numbers",
             ("rank_divergence",),
-            order=46,
             needs="level access; collective calls in the passes of a model; dropout",
             misses="parameters that all begin as constants",
         ),
@@ -70,6 +70,7 @@ PLUGIN = Plugin(
             "Layers that get the same data for all samples",
             "constant_rows:constant_rows",
             ("repeated_data",),
+            order=47,
             needs="linear layers that get tensors without gradients, of 8 rows, at 4 of the steps "
             "0, 1, 2, 4, 8, ..., in host memory",
             misses="data that are all zero; other layers; embeddings",
@@ -78,6 +79,7 @@ PLUGIN = Plugin(
             "DataLoaders that hand out the same batch or target",
             "constant_batches:same_loaded",
             ("repeated_data",),
+            order=47,
             needs="level access; a torch DataLoader with batches at 4 sampled steps, with 4 rows",
             misses="batches that no DataLoader made; targets that the model gets as an argument",
         ),
@@ -103,6 +105,7 @@ PLUGIN = Plugin(
             "Files that workers of a DataLoader share",
             "shared_offsets:shared_offsets",
             ("shared_file",),
+            order=49,
             needs="level access; a torch DataLoader with two workers, and some batches more than "
             "these load ahead",
             misses="files that the dataset does not hold itself, or reads at a given place; those "
@@ -112,7 +115,6 @@ PLUGIN = Plugin(
             "Gradients that ranks sum and do not average",
             "undivided_gradients:summed_gradients",
             ("wrong_gradient",),
-            order=46,
             needs="level access; replicas that all_reduce gradients after backward; SGD; the graph "
             "of the first backward",
             misses="losses that are summed from several; sums within hooks of parameters; learning "
@@ -174,7 +176,6 @@ PLUGIN = Plugin(
             "Functions whose backward ignores its gradient",
             "ignored_gradients:ignored_gradients",
             ("wrong_gradient",),
-            order=46,
             native=True,
             needs="level access; the graph of the first backward, in host memory",
             misses="functions that hand on a gradient beside one that they compute; gradients that "
@@ -208,6 +209,7 @@ PLUGIN = Plugin(
             "States of other samples",
             "carried_states:carried_states",
             ("mixed_samples",),
+            order=197,
             native=True,
             needs="level access; a torch DataLoader that shuffles; LSTM, GRU or RNN of torch",
             misses="recurrences that are written by hand; samplers other than torch's "
@@ -217,6 +219,7 @@ PLUGIN = Plugin(
             "Functions that are saturated from the first step on",
             "saturated_functions:saturated",
             ("dead_parameter",),
+            order=197,
             native=True,
             needs="level access; tanh or sigmoid in the graphs of four of the steps 0, 1, 2, 4, 8, "
             "..., in host memory",

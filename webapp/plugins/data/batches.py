@@ -8,7 +8,7 @@ from typing import TypedDict
 import pandas as pd
 
 from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS
-from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.findings import NotRecorded
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.run import Run
@@ -42,7 +42,7 @@ def batch_samples(run: Run) -> pd.DataFrame:
         for prefix in (BATCH_HASH, BATCH_ROWS)
     )
     if hashes.empty or len(rows) != len(hashes):
-        raise NotApplicable("record training steps with --level access: no batch was sampled")
+        raise NotRecorded("record training steps with --level access: no batch was sampled")
     order = ["rank", "thread", "name", "step", "time_ns"]
     both = [frame.sort_values(order, kind="stable", ignore_index=True) for frame in (hashes, rows)]
     frame = both[0].rename(columns={"value": "hash"})

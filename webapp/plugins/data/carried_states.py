@@ -14,7 +14,12 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.names import IN_ORDER
-from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import (
+    ops_named,
+    phases_of_kind,
+    stack_of,
+    texts_of,
+)
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
@@ -65,9 +70,7 @@ def _that_carry(run: Run, rank: int, thread: str, ops: pd.DataFrame) -> BoolArra
     starts, ends = ops["start_ns"].to_numpy(), ops["end"].to_numpy()
     window = int(starts[0]), int(ends[-1]) + 1
     memory = TensorReads(run.events("access", rank, thread, READ_COLUMNS, window))
-    phases = to_frame(run.events("phase", rank, thread, ["start_ns", "kind"], window))
-    loads = phases.loc[phases["kind"].astype("str") == schema.PhaseKind.data.name, "start_ns"]
-    loaded = np.sort(loads.to_numpy())
+    loaded = phases_of_kind(run, schema.PhaseKind.data, rank, thread)["start_ns"].to_numpy()
     found = np.zeros(len(ops), bool)
     for at, (start, end) in enumerate(zip(starts, ends, strict=True)):
         births = np.array([birth for _, birth in memory.read(int(start), int(end))], np.int64)

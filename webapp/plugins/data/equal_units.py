@@ -15,7 +15,7 @@ from lanescope.collector.format.loop_names import EQUAL_ROWS
 from lanescope.collector.format.names import CLIP_VALUE
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_recorded
 from lanescope.webapp.analysis.parameter_history import last_logged, logged, samples
 from lanescope.webapp.plugins.learning.gradient_paths import ways
 from lanescope.webapp.runs.run import Run
@@ -28,7 +28,7 @@ _LISTED = 20
 
 def equal_units(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    sampled = need_rows(samples(run), "record an optimizer step: no parameter was sampled")
+    sampled = need_recorded(samples(run), "record an optimizer step: no parameter was sampled")
     found = []
     for rank in run.ranks:
         rows = logged(run, rank, prefix=EQUAL_ROWS)

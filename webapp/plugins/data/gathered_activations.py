@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import GATHERED_ACTIVATION
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
@@ -33,7 +33,6 @@ _MAX_CALLS = 8
 
 _PRODUCTS = re.compile(r"aten::(mm|bmm|addmm|baddbmm|matmul|_euclidean_dist|_cdist_forward|cdist)")
 _AT = ["thread", "start_ns", "depth"]
-_BACKWARD = schema.PhaseKind.backward.name
 
 
 def gathered_activations(run: Run) -> list[Finding]:
@@ -61,8 +60,7 @@ def _of_rank(run: Run, rank: int) -> dict[str, list[tuple[int, str | None]]]:
         return {}
     calls = to_frame(run.events("collective", rank)).sort_values("start_ns")
     calls = calls[calls["name"].str.startswith("all_gather") & (calls["group_size"] > 1)]
-    phases = to_frame(run.events("phase", rank, columns=["kind", "start_ns"]))
-    backwards = phases.loc[phases["kind"] == _BACKWARD, "start_ns"].sort_values()
+    backwards = phases_of_kind(run, schema.PhaseKind.backward, rank)["start_ns"]
     found: dict[str, list[tuple[int, str | None]]] = {}
     places = {stack: own_place(run, rank, int(stack)) for stack in calls["stack"].dropna().unique()}
     for line, own in calls.groupby(calls["stack"].map(places)):

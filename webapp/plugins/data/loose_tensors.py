@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import ops_named, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, phases_of_kind, to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
@@ -59,8 +59,7 @@ def _unused(run: Run, rank: int, thread: str) -> list[int]:
     columns = [*OPERATOR_KEY, "duration_ns", "name", "step"]
     ops = ops_named(run, rank, thread, columns, (_NODE, _ADDS).__contains__).dropna()
     nodes, adds = (ops[ops["name"] == name] for name in (_NODE, _ADDS))
-    phases = to_frame(run.events("phase", rank, thread, ["kind", "start_ns", "duration_ns"]))
-    passes = phases[phases["kind"].astype("str") == schema.PhaseKind.backward.name].dropna()
+    passes = phases_of_kind(run, schema.PhaseKind.backward, rank, thread).dropna()
     if adds.empty or not _holds(passes, nodes).all():
         return []
     adds = adds[_holds(adds, nodes, within=True)]

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import SAMPLER_END, SAMPLER_EPOCH
-from lanescope.webapp.analysis.arrow_columns import texts_of
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind, texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
@@ -125,9 +123,7 @@ def same_order(run: Run) -> list[Finding]:
 
 def _trained(run: Run, rank: int, begun: pd.DataFrame, ended: pd.DataFrame) -> pd.DataFrame:
     """The iterations to the last batch during which the rank ran backward."""
-    rows = run.events("phase", rank, columns=["start_ns", "kind"])
-    backward = pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.backward.name)
-    starts = np.sort(rows.filter(backward)["start_ns"].to_numpy())
+    starts = phases_of_kind(run, schema.PhaseKind.backward, rank)["start_ns"].to_numpy()
     ends = np.sort(ended["time_ns"].to_numpy())
     begins = begun["time_ns"].to_numpy()
     place = np.searchsorted(ends, begins)

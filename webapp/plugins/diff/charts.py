@@ -7,15 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui.charts import (
-    BUTTONS_ABOVE,
-    add_norm_line,
-    colour_bar,
-    escaped,
-    few_markers,
-    powers,
-    step_figure,
-)
+from lanescope.webapp.ui import charts
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import step_axis, template
 
@@ -57,7 +49,7 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         hovertemplate="<b>step %{x}</b><br>%{y:.3g} % of the tensors are not bitwise identical"
         "<extra></extra>",
     )
-    few_markers(figure)
+    charts.few_markers(figure)
     odd = [step for step, v in zip(steps, sums["largest"], strict=True) if not np.isfinite(v)]
     if odd:
         _crosses(figure, odd, colour["bad"])
@@ -69,7 +61,7 @@ def growth_by_step(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         showticklabels=any(value is not None for value in finite),
     )
     figure.update_layout(
-        BUTTONS_ABOVE,
+        charts.BUTTONS_ABOVE,
         yaxis2={
             "title": {"text": "tensors not bitwise identical, %"},
             "overlaying": "y",
@@ -128,7 +120,7 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     rows = [[cells.get((name, step)) for step in steps] for name in modules]
     figure.add_heatmap(
         x=steps,
-        y=[escaped(name) for name in modules],
+        y=[charts.escaped(name) for name in modules],
         z=[[height(cell) for cell in row] for row in rows],
         text=[[word(cell) for cell in row] for row in rows],
         zmin=least,
@@ -138,9 +130,9 @@ def growth_by_layer(growth: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
         xgap=1 if len(steps) <= 120 else 0,
         ygap=1,
         hovertemplate="<b>%{y}, step %{x}</b><br>%{text}<extra></extra>",
-        colorbar=colour_bar("relative difference", **powers(least, most, 8)),
+        colorbar=charts.colour_bar("relative difference", **charts.powers(least, most, 8)),
     )
-    figure.update_layout(BUTTONS_ABOVE)
+    figure.update_layout(charts.BUTTONS_ABOVE)
     figure.update_xaxes(step_axis(steps), showgrid=False)
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure
@@ -152,13 +144,13 @@ def norms_chart(table: pd.DataFrame, rank: int, theme: Theme) -> go.Figure:
     `table` is that of `analysis.diff.compare`.
     """
     mine = table[(table["kind"] == "gradient") & (table["rank"] == rank)]
-    figure = step_figure(theme, "gradient norm (L2)", mine["step"], log=False)
+    figure = charts.step_figure(theme, "gradient norm (L2)", mine["step"], log=False)
     colour = tokens()[theme]
     figure.update_layout(colorway=[colour["muted"], colour["accent"]])
     for position, (side, label) in enumerate((("base", "baseline"), ("run", "this run"))):
         squares = mine.assign(square=mine[side] ** 2).groupby("step")["square"]
         norm = np.sqrt(squares.sum(min_count=1))
-        add_norm_line(figure, norm.index.to_series(), norm, label, position, rank, theme)
+        charts.add_norm_line(figure, norm.index.to_series(), norm, label, position, rank, theme)
     # Norms that clipping made all alike would be on the upper edge, half cut off.
     norms = [v for trace in figure.data for v in trace.y if v is not None]
     if norms:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import step_link
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.plugins.diff.pairing.resumed import LOST
@@ -48,7 +48,7 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
     result = compare(baseline, run, "tolerance", noise)
     if result.verdict != "diverged":
         if result.norms + result.tensors == 0:
-            raise NotApplicable(
+            raise NotRecorded(
                 "record both with --level numerics: they share no gradients or values"
             )
         return []

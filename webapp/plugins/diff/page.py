@@ -17,24 +17,10 @@ from lanescope.webapp.analysis.links import (
     thread_lane,
     timeline_address,
 )
-from lanescope.webapp.plugins.diff import charts, ids
+from lanescope.webapp.plugins.diff import charts, ids, verdict_words
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.timing_differences import Timing
 from lanescope.webapp.plugins.diff.values.closeness import MODES, Mode
-from lanescope.webapp.plugins.diff.verdict_words import (
-    compared_counts,
-    difference_address,
-    difference_place,
-    difference_values,
-    headline,
-    inputs,
-    origin,
-    ratio_text,
-    stack,
-    step_times,
-    uncompared,
-    verdict_markdown,
-)
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import grids, states, widgets
@@ -166,12 +152,13 @@ def _ranks(run: Run, base: Run) -> list[int]:
 def verdict_part(result: Comparison, context: Context, base: Run) -> list[Any]:
     """Returns the verdict, the first difference with a link to it, and the same to paste
     elsewhere."""
-    alone = uncompared(result)
-    word = headline(result)
-    text = verdict_markdown(result, base.title, context.run.title)
+    alone = verdict_words.uncompared(result)
+    word = verdict_words.headline(result)
+    text = verdict_words.verdict_markdown(result, base.title, context.run.title)
     return [
         widgets.note(
-            [html.B(_sentence(word)), f" · {compared_counts(result)}"], _TONES[result.verdict]
+            [html.B(_sentence(word)), f" · {verdict_words.compared_counts(result)}"],
+            _TONES[result.verdict],
         ),
         *([] if alone is None else [widgets.note(_sentence(alone))]),
         *_first(result, context),
@@ -206,7 +193,7 @@ def difference_tables(result: Comparison, context: Context) -> list[Any]:
 
 def _timing(timing: Timing) -> list[Any]:
     """What takes longer or shorter, by op and module."""
-    lead = html.P(f"{_sentence(step_times(timing))}.", className="muted")
+    lead = html.P(f"{_sentence(verdict_words.step_times(timing))}.", className="muted")
     rows = timing.changed.head(_MAX_ROWS)
     if rows.empty:
         return [lead]
@@ -217,7 +204,7 @@ def _timing(timing: Timing) -> list[Any]:
             "module": row.module,
             "state": row.state,
             "ratio": row.ratio,
-            "ratio_text": ratio_text(row),
+            "ratio_text": verdict_words.ratio_text(row),
             "calls": " / ".join(units.number(of) for of in (row.base_calls, row.run_calls)),
             **{f"{name}": getattr(row, f"{name}_ns") for name in ("base", "run", "difference")},
         }
@@ -242,16 +229,21 @@ def _first(result: Comparison, context: Context) -> list[Any]:
     if first is None:
         return []
     if "parameter" not in first:
-        source = origin(first)
+        source = verdict_words.origin(first)
         card = _card_of(first, context)
         if card is not None:
-            words = f" · {difference_values(first)}"
+            words = f" · {verdict_words.difference_values(first)}"
             words += f" · {source}" if source and source not in card.title else ""
             return [widgets.note([html.B("First difference"), words]), *_around(first)]
         link = dcc.Link(
-            "show it on the timeline", href=context.address(difference_address(context.run, first))
+            "show it on the timeline",
+            href=context.address(verdict_words.difference_address(context.run, first)),
         )
-        words = f" · {difference_place(first)}" + (f" · {source}" if source else "") + " · "
+        words = (
+            f" · {verdict_words.difference_place(first)}"
+            + (f" · {source}" if source else "")
+            + " · "
+        )
         return [widgets.note([html.B("First difference"), words, link]), *_around(first)]
     sides = " against ".join(_norm(first[side]["norm"]) for side in ("run", "base"))
     text = f"step {first['step']}, rank {first['rank']}, {first['parameter']}: {sides}"
@@ -269,7 +261,10 @@ def _card_of(first: dict[str, Any], context: Context) -> Finding | None:
 def _around(first: dict[str, Any]) -> list[Any]:
     """What the first operator worked on, and where it was called."""
     made = []
-    for title, lines in (("Inputs", inputs(first)), ("Python stack", stack(first))):
+    for title, lines in (
+        ("Inputs", verdict_words.inputs(first)),
+        ("Python stack", verdict_words.stack(first)),
+    ):
         if lines:
             made.append(
                 html.Details(

@@ -19,7 +19,7 @@ from typing import Any, TypedDict
 import numpy as np
 import pandas as pd
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.parameter_history import gradients
 from lanescope.webapp.plugins.diff.diff import compare
 from lanescope.webapp.plugins.diff.values.first_difference import draws
@@ -109,7 +109,7 @@ def nondeterminism(run: Run) -> list[Finding]:
     """Returns findings of kind `nondeterminism`. NotApplicable for a run that was not repeated."""
     entry = _entry(run)
     if entry is None:
-        raise NotApplicable("record with lanescope repeat -n 10 -- COMMAND")
+        raise NotRecorded("record with lanescope repeat -n 10 -- COMMAND")
     if entry["bitwise_identical"]:
         return []
     spread, first = gradient_fluctuation(run), entry["first"] or {}

@@ -334,8 +334,8 @@ def open_beside(
 ) -> tuple[Index, Differences]:
     """Returns the index with the baseline's lanes, and where the runs differ: stored, or built now.
 
-    As `index.open_index` does. It is known by the states of all runs that it is about, and by what
-    the baseline is called, which stands in its lanes.
+    Its folder is named after the states of all its runs, and the title of the baseline, which its
+    lanes show.
     """
     events = events_of(run)
     folder = None

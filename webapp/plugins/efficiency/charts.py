@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui.charts import escaped, nothing
+from lanescope.webapp.ui.charts import empty_figure, escaped
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import template
 
@@ -24,7 +24,7 @@ def roofline(
     """
     table = table[(table["flops"] > 0) & (table["bytes"] > 0) & (table["time_ns"] > 0)]
     if table.empty:
-        return nothing("no operator of known work was recorded")
+        return empty_figure("no operator of known work was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     colours = tokens()[theme]
     x = (table["flops"] / table["bytes"]).to_numpy()

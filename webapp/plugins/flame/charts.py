@@ -14,7 +14,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT, Frame
 from lanescope.webapp.timeline.styles import communicates
 from lanescope.webapp.ui.charts import escaped
-from lanescope.webapp.ui.colours import Theme, blended, over, readable_ink, token_of, tokens
+from lanescope.webapp.ui.colours import Theme, blended, ramp_colour, readable_ink, token_of, tokens
 from lanescope.webapp.ui.theme import template
 
 ROW_PX = 21
@@ -157,7 +157,7 @@ def differences(table: pd.DataFrame, theme: Theme) -> list[str]:
     """Returns the colour of each row by how many times the baseline's its total is."""
     ramp = diverging(theme)
     times = zip(table["total_ns"].tolist(), table["base_total_ns"].tolist(), strict=True)
-    return [over(ramp, _place(total, base)) for total, base in times]
+    return [ramp_colour(ramp, _place(total, base)) for total, base in times]
 
 
 @lru_cache(maxsize=2)

@@ -20,7 +20,7 @@ from lanescope.webapp.timeline.flame_graph.frame_tree import ROOT
 from lanescope.webapp.timeline.flame_graph.lane_walk import By
 from lanescope.webapp.ui import grids, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -129,7 +129,7 @@ class Section:
                 shown = _Shown(context, window_of(selected), by, lanes, beside)
             except NotApplicable as reason:
                 note = html.P(str(reason), className="hint")
-                return nothing(""), {"height": "0"}, no_update, [], note
+                return empty_figure(""), {"height": "0"}, no_update, [], note
             picture = shown.picture(theme or "light", self._width_px)
             heads, rows = grids.with_units(_columns(context), shown.rows())
             return picture, shown.style(ROOT), heads, rows, shown.note(theme or "light")

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, to_frame
+from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, phases_of_kind, to_frame
 from lanescope.webapp.analysis.parameter_history import gradients, logged
 from lanescope.webapp.runs.run import Run
 
@@ -78,10 +78,10 @@ def added_by_layer(run: Run) -> pd.DataFrame:
 
 def _backwards(run: Run) -> pd.DataFrame:
     """All backward phases, by start: _KEYS, start_ns, end_ns."""
-    phases = to_frame(run.events("phase", columns=[*_KEYS, "kind", "start_ns", "duration_ns"]))
-    phases = phases[phases["kind"] == schema.PhaseKind.backward.name]
-    phases = phases.assign(end_ns=frame_ends_ns(phases, run.duration_ns))
-    return phases[[*_KEYS, "start_ns", "end_ns"]].sort_values("start_ns", kind="stable")
+    columns = [*_KEYS, "start_ns", "duration_ns"]
+    phases = phases_of_kind(run, schema.PhaseKind.backward, columns=columns)
+    ends = frame_ends_ns(phases, run.duration_ns)
+    return phases.drop(columns="duration_ns").assign(end_ns=ends)
 
 
 def _of_backward(rows: pd.DataFrame, at: str, phases: pd.DataFrame) -> pd.DataFrame:

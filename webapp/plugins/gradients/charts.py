@@ -21,18 +21,7 @@ from lanescope.webapp.plugins.gradients.charts_layers import (
     layer_names,
 )
 from lanescope.webapp.runs.types import Float64Array
-from lanescope.webapp.ui.charts import (
-    MAX_HEAT_ROWS,
-    MAX_LINES,
-    add_at_foot,
-    add_norm_line,
-    bins,
-    few_markers,
-    greatest_of_bins,
-    line_at,
-    mark_missing,
-    step_figure,
-)
+from lanescope.webapp.ui import charts
 from lanescope.webapp.ui.colours import Theme, tokens
 from lanescope.webapp.ui.theme import POWERS, SEQUENTIAL, step_axis, template
 
@@ -63,7 +52,7 @@ def layer_curves(
         )
     if chosen is not None:
         figure.add_vline(x=chosen, line={"color": colour["accent"], "width": 1})
-    few_markers(figure)
+    charts.few_markers(figure)
     steps = [int(step) for one in curves.values() for step in one.index]
     figure.update_xaxes(step_axis(steps if chosen is None else [*steps, chosen]))
     return figure
@@ -89,10 +78,11 @@ def depth_lines(
     colour = tokens()[theme]
     first = next(iter(lines.values()), pd.Series(dtype="float64"))
     layers = layer_names(first.index)
-    parts = bins(len(layers), MAX_HEAT_ROWS)
+    parts = charts.bins(len(layers), charts.MAX_HEAT_ROWS)
     names = [layers[low] for low, _ in parts]
     values = {
-        name: greatest_of_bins(series.to_numpy(float), parts) for name, series in lines.items()
+        name: charts.greatest_of_bins(series.to_numpy(float), parts)
+        for name, series in lines.items()
     }
     own = [name for name in values if name != "baseline"]
     shades = sample_colorscale(SEQUENTIAL[theme], np.linspace(0.35, 1, len(own)).tolist())
@@ -109,7 +99,7 @@ def depth_lines(
             fill="tonexty" if name in ("median", "90 %") else None,
             hovertemplate=f"<b>%{{x}}</b>{others(parts)}<br>{name}: %{{y:.4g}}<extra></extra>",
         )
-    few_markers(figure)
+    charts.few_markers(figure)
     if len(names) == len(layers):
         _decay_line(figure, names, next(iter(values.values()), np.empty(0)), decay, colour["warn"])
     table = np.array([values[name] for name in own]).reshape(len(own), len(names))
@@ -121,7 +111,7 @@ def depth_lines(
             at = [name for name, one in zip(names, missing, strict=True) if one]
             hover = f"<b>%{{x}}</b><br>{words}<extra></extra>"
             marker = {"symbol": symbol, "size": 8, "color": ink}
-            add_at_foot(figure, at, 0.02, name=words, marker=marker, hovertemplate=hover)
+            charts.add_at_foot(figure, at, 0.02, name=words, marker=marker, hovertemplate=hover)
     axis = layer_axis(names, MAX_SLANTED, SLANTED)
     letters = sum(len(text) + 2 for text in axis["ticktext"])
     figure.update_xaxes(**axis | {"categoryarray": names}, tickangle=-35 if letters > LEVEL else 0)
@@ -160,7 +150,7 @@ def thread_curves(curves: Mapping[str, pd.Series], title: str, theme: Theme) -> 
             customdata=[name] * len(series),
             hovertemplate="<b>%{customdata}</b><br>step %{x}: %{y:.4g}<extra></extra>",
         )
-    few_markers(figure)
+    charts.few_markers(figure)
     figure.update_xaxes(step_axis(int(step) for one in curves.values() for step in one.index))
     figure.update_yaxes(title_text=title, rangemode="tozero")
     return figure
@@ -196,7 +186,7 @@ def _dashed(name: str, position: int, theme: Theme) -> dict[str, Any]:
     """Of the curve at a position among several; a baseline's stands back."""
     if name == "baseline":
         return {"width": 1.5, "dash": "dot", "color": tokens()[theme]["muted"]}
-    return line_at(position, theme)
+    return charts.line_at(position, theme)
 
 
 def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
@@ -206,25 +196,28 @@ def total_norms(norms: pd.DataFrame, theme: Theme, *, log: bool) -> go.Figure:
     `norms` has the columns rank, step and norm, see `parameter_history.gradient_norms`.
     """
     norms = norms[norms["rank"].isin(farthest_ranks(norms))]
-    figure = step_figure(theme, "gradient norm (L2)", norms["step"], log=log)
+    figure = charts.step_figure(theme, "gradient norm (L2)", norms["step"], log=log)
     by_rank = {int(rank): rows for rank, rows in norms.groupby("rank", sort=True)}
     for position, (rank, rows) in enumerate(by_rank.items()):
-        add_norm_line(figure, rows["step"], rows["norm"], f"rank {rank}", position, rank, theme)
-    few_markers(figure)
-    mark_missing(figure, norms, theme)
+        charts.add_norm_line(
+            figure, rows["step"], rows["norm"], f"rank {rank}", position, rank, theme
+        )
+    charts.few_markers(figure)
+    charts.mark_missing(figure, norms, theme)
     return figure
 
 
 def farthest_ranks(norms: pd.DataFrame) -> list[int]:
     """Returns all ranks, or the MAX_LINES whose norms are farthest from the median over ranks."""
     ranks = [int(rank) for rank in norms["rank"].unique()]
-    if len(ranks) <= MAX_LINES:
+    if len(ranks) <= charts.MAX_LINES:
         return ranks
     usual = norms.groupby("step")["norm"].transform("median")
     away = (norms["norm"] - usual).abs().where(norms["norm"].notna(), np.inf)
     most = away.groupby(norms["rank"]).max().fillna(0.0)
     return [
-        int(rank) for rank in most.sort_values(ascending=False, kind="stable").index[:MAX_LINES]
+        int(rank)
+        for rank in most.sort_values(ascending=False, kind="stable").index[: charts.MAX_LINES]
     ]
 
 
@@ -234,12 +227,12 @@ def parameter_norms(gradients: pd.DataFrame, rank: int, theme: Theme, *, log: bo
     `gradients` has the columns rank, step, parameter and norm, see `parameter_history.gradients`.
     """
     mine = gradients[gradients["rank"] == rank]
-    figure = step_figure(theme, "gradient norm (L2)", mine["step"], log=log)
+    figure = charts.step_figure(theme, "gradient norm (L2)", mine["step"], log=log)
     largest = mine.groupby("parameter")["norm"].max().sort_values(ascending=False)
     by_name = dict(iter(mine.groupby("parameter")))
-    for position, name in enumerate(largest.index[:MAX_LINES]):
+    for position, name in enumerate(largest.index[: charts.MAX_LINES]):
         rows = by_name[name]
-        add_norm_line(figure, rows["step"], rows["norm"], str(name), position, rank, theme)
-    few_markers(figure)
-    mark_missing(figure, mine, theme)
+        charts.add_norm_line(figure, rows["step"], rows["norm"], str(name), position, rank, theme)
+    charts.few_markers(figure)
+    charts.mark_missing(figure, mine, theme)
     return figure

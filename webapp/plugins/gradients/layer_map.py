@@ -23,24 +23,14 @@ DECAY = 0.7
 """From one layer to the one before it; where norms fall faster, the first layers learn nothing."""
 
 LAYER_MEASURES = {
-    "gradient": "norm of the gradient",
-    "relative": "gradient per element, relative to the model's",
-    "update": "norm of the update, relative to the parameters'",
-    "parameters": "norm of the parameters",
-    "alive": "share of the gradient that is not zero",
-    "baseline": "norm of the gradient, relative to the baseline's",
+    "gradient": ("norm of the gradient", "gradient norm"),
+    "relative": ("gradient per element, relative to the model's", "relative gradient"),
+    "update": ("norm of the update, relative to the parameters'", "update ratio"),
+    "parameters": ("norm of the parameters", "parameter norm"),
+    "alive": ("share of the gradient that is not zero", "share not zero"),
+    "baseline": ("norm of the gradient, relative to the baseline's", "ratio to the baseline"),
 }
-"""What can be shown of a layer at a step, and what to call it."""
-
-AXES = {
-    "gradient": "gradient norm",
-    "relative": "relative gradient",
-    "update": "update ratio",
-    "parameters": "parameter norm",
-    "alive": "share not zero",
-    "baseline": "ratio to the baseline",
-}
-"""The same beside an axis."""
+"""What can be shown of a layer at a step, in words and beside an axis."""
 
 SAMPLED = ("update", "parameters", "alive")
 """Measures that are of the table of parameters, at sampled steps."""

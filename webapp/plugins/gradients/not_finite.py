@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.forward_ops import BACKWARD, stem
+from lanescope.webapp.analysis.forward_ops import BACKWARD, shared_stem
 from lanescope.webapp.analysis.parameter_history import gradients, layers_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
@@ -60,11 +60,11 @@ def not_finite_layers(run: Run) -> pd.DataFrame:
 
 
 def not_finite_elements(run: Run) -> pd.Series:
-    """Returns layer -> share of the elements that its backward computed which were NaN or infinite.
+    """Returns layer -> share of NaN and infinite elements among those that its backward computed.
 
-    Of what the operators returned, or changed, within the autograd nodes that forward operators of
-    the layer's module made (by sequence number and name, on the same thread). Only layers with
-    recorded tensor values (level numerics) are in it.
+    Counts what operators returned or changed within the layer's autograd nodes. Forward operators
+    of its module made these nodes: same sequence number, name and thread. Only layers with recorded
+    tensor values (level numerics) are in it.
     """
     if not run.counts["tensor"]:
         return pd.Series(dtype="float64")
@@ -89,7 +89,7 @@ def backward_layers(run: Run, rank: int, thread: str, starts: Int64Array) -> NDA
     """
     ops = to_frame(run.events("op", rank, thread, columns=_OPS))
     ops = ops[ops["sequence"].notna()]
-    stems = {name: stem(str(name)) for name in ops["name"].unique()}
+    stems = {name: shared_stem(str(name)) for name in ops["name"].unique()}
     ops["stem"] = ops["name"].map(stems).astype("str")
     backward = ops["scope"] == BACKWARD
     forward = ops[~backward].drop_duplicates(["sequence", "stem"], keep="last")

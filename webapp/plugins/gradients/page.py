@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, html, no_update
+from dash import Dash, Input, Output, html, no_update
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.links import step_link
@@ -122,18 +122,11 @@ def register(app: Dash, context: Context) -> None:
             return no_update, no_update
         return asked_rows(parameter_table(context.run), request), []
 
-    @app.callback(
-        Output(frame_ids.LOCATION, "href"),
-        Input(ids.GRADIENT_CHART, "clickData"),
-        State(frame_ids.LOCATION, "href"),
-        prevent_initial_call=True,
-    )
-    def follow(click: dict[str, Any] | None, _: str) -> Any:
-        point = (click or {}).get("points", [{}])[0]
-        if "x" not in point:
-            return no_update
+    def address(point: dict[str, Any], _: str) -> str:
         rank = point.get("customdata", context.run.ranks[0])
         return step_link(context.run, int(rank), int(point["x"]))
+
+    widgets.open_on_click(app, ids.GRADIENT_CHART, address)
 
 
 def _figure(run: Run, of: str, rank: str, log: bool, theme: Theme) -> tuple[go.Figure, str]:

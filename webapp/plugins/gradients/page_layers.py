@@ -18,7 +18,6 @@ from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
 from lanescope.webapp.plugins.gradients import charts_heat, charts_layers, ids
 from lanescope.webapp.plugins.gradients.layer_map import (
-    AXES,
     DECAY,
     HEALTHY,
     LAYER_MEASURES,
@@ -63,7 +62,7 @@ def section(context: Context) -> list[Component]:
     levels += [{"label": f"{n} of {deepest} levels", "value": str(n)} for n in range(1, deepest)]
     measures = [
         {"label": words, "value": name}
-        for name, words in LAYER_MEASURES.items()
+        for name, (words, _) in LAYER_MEASURES.items()
         if (name != "baseline" or context.baseline is not None)
         and (name not in SAMPLED or run.counts["parameter"])
     ]
@@ -205,7 +204,9 @@ def register(app: Dash, context: Context) -> None:
     ) -> tuple[go.Figure, dict[str, str]]:
         table = _table(context, int(rank), measure, depth_of(depth))
         none = "no gradient" if measure not in SAMPLED else "not known"
-        figure = charts_heat.layer_heat(table, AXES[measure], theme or "light", none=none)
+        figure = charts_heat.layer_heat(
+            table, LAYER_MEASURES[measure][1], theme or "light", none=none
+        )
         return figure, heat_style(len(table))
 
     @app.callback(
@@ -254,7 +255,7 @@ def depth_figure(
             lines["baseline"] = base[_at_or_before(base, known[-1])]
     return gradient_charts.depth_lines(
         lines,
-        AXES[measure],
+        LAYER_MEASURES[measure][1],
         theme,
         HEALTHY if measure == "gradient" else None,
         DECAY if measure == "gradient" else None,
@@ -275,9 +276,9 @@ def chosen_layer(
     rank: int,
     theme: Theme,
 ) -> tuple[go.Figure, list[Any]]:
-    """Returns curves of the layer of the cell that was clicked, and what there is to say of it."""
+    """Returns curves of the layer whose cell was clicked, and a text about it."""
     table = _table(context, rank, measure, depth)
-    title = AXES[measure]
+    _, title = LAYER_MEASURES[measure]
     if table.empty:
         empty = gradient_charts.layer_curves({}, title, None, theme)
         return empty, ["Nothing of that was recorded on this rank."]

@@ -76,8 +76,7 @@ class RankMap:
 
 
 def ranks_with_gradients(run: Run) -> list[int]:
-    """Returns ranks with gradients of their own; shards stand with the lowest rank that holds
-    some."""
+    """Returns the ranks with gradients; those of shards count for the lowest rank that has some."""
     return sorted({int(rank) for rank in gradient_rows(run)["rank"]})
 
 

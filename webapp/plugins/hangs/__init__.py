@@ -10,7 +10,7 @@ PLUGIN = Plugin(
         Kind(
             "hang",
             "hangs.md",
-            "lanescope.webapp.analysis.findings:Collective",
+            "lanescope.webapp.analysis.incomplete_collectives:Collective",
             marks="lanescope.webapp.plugins.collectives.pictures:never_came",
         ),
     ),

@@ -25,8 +25,8 @@ from lanescope.webapp.runs.run import Run
 
 
 def call_evidence(run: Run, wait: IncompleteCollective) -> dict[str, Any]:
-    """Returns evidence of a call: a `findings.Collective`, where ranks called it, who was not
-    recorded."""
+    """Returns an `incomplete_collectives.Collective`, with where ranks called it and which ranks
+    were not recorded."""
     made = (*wait.waiting, *wait.ended)
     return {
         "group": wait.group,

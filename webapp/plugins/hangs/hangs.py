@@ -17,7 +17,7 @@ from typing import Any
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.collective_calls import POINT_TO_POINT, calls
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, NotRecorded, Severity
 from lanescope.webapp.analysis.incomplete_collectives import (
     IncompleteCollective,
     cut_short,
@@ -81,8 +81,10 @@ def hangs(run: Run) -> list[Finding]:
             raise NotApplicable("the program makes no collective call")
         return failed
     if cut_short(run):
-        advice = "record without --steps and --keep-last, with a larger --max-disk: the recording "
-        raise NotApplicable(f"{'the trace ' if run.imported else advice}is not whole")
+        if run.imported:
+            raise NotApplicable("the trace is not whole")
+        advice = "record without --steps and --keep-last, with a larger --max-disk"
+        raise NotRecorded(f"{advice}: the recording is not whole")
     found = incomplete_collectives(run)
     rest = [wait for wait in found if not _disagrees(run, wait)]
     circle = cycle(rest)
@@ -116,15 +118,11 @@ def _one_per_reason(found: list[IncompleteCollective]) -> list[IncompleteCollect
 
 def _disagrees(run: Run, wait: IncompleteCollective) -> bool:
     """Returns True if ranks disagree on the call or one before: `mismatches` reports that."""
+    unlike = first_mismatches(run)
     if wait.op in POINT_TO_POINT:
         pair = {*wait.ranks, *wait.missing}
-        return any(
-            one.group == wait.group and one.sequence <= wait.sequence and set(one.values) == pair
-            for one in unlike_exchanges(run)
-        )
-    return any(
-        one.group == wait.group and one.sequence <= wait.sequence for one in first_mismatches(run)
-    )
+        unlike = tuple(one for one in unlike_exchanges(run) if set(one.values) == pair)
+    return any(one.group == wait.group and one.sequence <= wait.sequence for one in unlike)
 
 
 def _follows(run: Run, wait: IncompleteCollective, found: Sequence[IncompleteCollective]) -> bool:

@@ -5,6 +5,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 PLUGIN = Plugin(
     name="learning",
     area="Learning",
+    order=152,
     depends=("autograd_graph",),
     kinds=(
         Kind("rank_divergence", "checks.md#replicas-that-part"),
@@ -69,7 +70,6 @@ PLUGIN = Plugin(
             "Weights that do not learn beside their bias",
             "cancelled_gradients:cancelled_gradients",
             ("dead_parameter",),
-            order=152,
             needs="8 optimizer steps",
             misses="layers without bias; parameters under other names than weight and bias",
         ),
@@ -95,6 +95,7 @@ PLUGIN = Plugin(
             "Accumulated gradients that are thrown away",
             "wasted_passes:wasted_passes",
             ("dead_parameter", "wrong_gradient"),
+            order=155,
             native=True,
             needs="4 steps of the run's only optimizer, whose zero_grad() is called",
             misses="gradients that are zeroed by the model or by hand; several optimizers; tasks "

@@ -31,9 +31,9 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import group_title
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import and_more, step_bounds, timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
 from lanescope.webapp.analysis.parameter_history import gradient_rows, wrapped
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.analysis.stack_frames import phase_place
@@ -52,14 +52,14 @@ from lanescope.webapp.plugins.learning.divergence_causes import (
     writes,
 )
 from lanescope.webapp.plugins.learning.replicas import (
-    _REDUCES,
     EQUAL_SHARE,
-    _bytes_of_step,
-    _equal_at_first,
-    _meant_equal,
+    REDUCES,
+    began_equal,
+    bytes_of_step,
     common_hashes,
     group_calls,
     hashes,
+    meant_equal,
     replicas,
     was_reduced,
 )
@@ -89,11 +89,9 @@ def rank_divergence(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`. Raises NotApplicable where nothing can be
     compared."""
     need_ranks(run)
-    need_rows(hashes(run), "record with --level access: nothing was hashed")
+    need_recorded(hashes(run), "record with --level access: nothing was hashed")
     if not replicas(run):
-        raise NotApplicable(
-            "record from the start of the program: no ranks are known to be replicas"
-        )
+        raise NotRecorded("record from the start of the program: no ranks are known to be replicas")
     return [_finding(run, one) for one in partings(run) if not _reported_as_unused(run, one)]
 
 
@@ -118,7 +116,7 @@ def partings(run: Run) -> tuple[Parting, ...]:
     for group, ranks in replicas(run).items():
         rows = hashes(run)
         rows = rows[rows["rank"].isin(ranks)]
-        meant = _meant_equal(run, group, ranks)
+        meant = meant_equal(run, group, ranks)
         parts = []
         for order, column in enumerate(("param_hash", "grad_hash")):
             common = common_hashes(rows, ranks, column).reset_index()
@@ -155,8 +153,7 @@ def first_apart(
 
     Among those of `equal_at_first`.
     """
-    rows = hashes(run)
-    common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
+    common = common_hashes(hashes(run), ranks, "param_hash").reset_index()
     equal = equal_at_first(run, ranks, of_norms=of_norms)
     apart = common[common["parameter"].isin(equal) & ~common["equal"]]
     if apart.empty:
@@ -169,9 +166,7 @@ def equal_at_first(run: Run, ranks: tuple[int, ...], *, of_norms: bool = False) 
     """Returns parameters that were equal on the ranks, and did not begin as a constant, which may
     be equal by chance; `of_norms`: those of layers that normalise all features as well, which are
     not split."""
-    rows = hashes(run)
-    common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash")
-    names = _equal_at_first(common)
+    names = began_equal(common_hashes(hashes(run), ranks, "param_hash"))
     modules = to_frame(run.events("module", ranks[0], columns=["path", "class"]))
     whole = set(modules.loc[modules["class"].isin(_NORMS), "path"]) if of_norms else set()
     kept = {name for name in names if name.rpartition(".")[0] in whole}
@@ -181,8 +176,7 @@ def equal_at_first(run: Run, ranks: tuple[int, ...], *, of_norms: bool = False) 
 def began_random(run: Run, ranks: tuple[int, ...]) -> tuple[set[str], set[str]]:
     """Returns parameters that all ranks hold and that did not begin as a constant: those that are
     always equal, and those that began unequal."""
-    rows = hashes(run)
-    common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash")
+    common = common_hashes(hashes(run), ranks, "param_hash")
     groups = common.groupby("parameter", sort=False)["equal"]
     constant = _constant(run)
     first, always = groups.first(), groups.all()
@@ -198,7 +192,7 @@ def parted(run: Run, ranks: tuple[int, ...]) -> tuple[list[str], int]:
     rows = hashes(run)
     rows = rows[rows["rank"].isin(ranks)]
     values, slopes = (common_hashes(rows, ranks, name) for name in ("param_hash", "grad_hash"))
-    began = _equal_at_first(values) - _constant(run) - _equal_at_first(slopes)
+    began = began_equal(values) - _constant(run) - began_equal(slopes)
     sizes = values.groupby("parameter", sort=False)["numel"].first()
     apart = values[~values["equal"]].reset_index()
     last = apart.loc[apart["step"] == rows["step"].max(), "parameter"]
@@ -225,18 +219,18 @@ def _come_together(
     their bytes outside of backward.
     """
     rows = hashes(run)
-    common = common_hashes(rows[rows["rank"].isin(ranks)], ranks, "param_hash").reset_index()
+    common = common_hashes(rows, ranks, "param_hash").reset_index()
     common = common[common["parameter"].isin(meant) & (common["step"] >= parted)]
     equal = common.groupby("step")["equal"].all()
     later = equal[equal.index > parted]
     if len(later) and (equal.all() or later[later.index > equal.idxmin()].any()):
         return True
-    calls = group_calls(run, group, ranks[0], (*_REDUCES, "broadcast"))
+    calls = group_calls(run, group, ranks[0], (*REDUCES, "broadcast"))
     first = rows.loc[rows["rank"] == ranks[0], "time_ns"].min()
     at_start = (calls["name"] == "broadcast") & (calls["start_ns"] < first)
     calls = calls[(calls["phase"] != schema.PhaseKind.backward.name) & ~at_start]
     moved = calls.groupby("step")["bytes"].sum()
-    enough = moved >= EQUAL_SHARE * _bytes_of_step(rows[rows["rank"] == ranks[0]])
+    enough = moved >= EQUAL_SHARE * bytes_of_step(run, ranks[0])
     averaged = set(moved.index[enough])
     # What happens in every step is how gradients are synchronised by hand.
     now_and_then = (
@@ -255,7 +249,7 @@ def _not_after_all(
         since = before[1] if before is not None else 0
         until = mine.loc[mine["step"] == step, "time_ns"].min()
         between = calls["start_ns"].between(since, until)
-        yield bool(calls.loc[between, "bytes"].sum() >= EQUAL_SHARE * _bytes_of_step(mine))
+        yield bool(calls.loc[between, "bytes"].sum() >= EQUAL_SHARE * bytes_of_step(run, rank))
 
 
 def _finding(run: Run, parting: Parting) -> Finding:

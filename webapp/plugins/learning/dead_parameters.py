@@ -79,7 +79,7 @@ _WORDS = {
     "library": (
         "never gets a gradient: the library that holds it does not use it",
         "never get a gradient: the library that holds them does not use them",
-        "Freeze {it}, or ignore this: {it} only takes memory.",
+        "Freeze {it} to save memory, or ignore this.",
     ),
     "no_gradient": (
         "never gets a gradient, though the loss leads to it",

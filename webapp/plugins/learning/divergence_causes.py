@@ -18,7 +18,12 @@ from lanescope.collector.format.names import (
     SETTINGS,
 )
 from lanescope.webapp.analysis.access_site import phase_names, storage_names
-from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, stack_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import (
+    frame_ends_ns,
+    phases_of_kind,
+    stack_of,
+    to_frame,
+)
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import (
@@ -209,8 +214,9 @@ def mixed_parts(run: Run, ranks: tuple[int, ...], rows: pd.DataFrame) -> Cause |
 def skipped_step(run: Run, ranks: tuple[int, ...], until: int) -> Cause | None:
     """Returns the first step, up to one, for which a rank ran more backward passes than the others:
     it left out a step of the optimizer that they took."""
-    rows = to_frame(run.events("phase", columns=["rank", "step", "kind"]))
-    rows = rows[rows["rank"].isin(ranks) & (rows["kind"] == schema.PhaseKind.backward.name)]
+    columns = ["rank", "start_ns", "step"]
+    rows = phases_of_kind(run, schema.PhaseKind.backward, columns=columns)
+    rows = rows[rows["rank"].isin(ranks)]
     counts = rows[rows["step"] <= until].groupby(["step", "rank"]).size().unstack()
     apart = counts.dropna()[lambda table: table.nunique(axis=1) > 1]
     if apart.empty:
@@ -230,10 +236,9 @@ def skipped_step(run: Run, ranks: tuple[int, ...], until: int) -> Cause | None:
 def reduced_too_early(run: Run, group: str, rank: int, step: int) -> Cause | None:
     """Returns that gradients were reduced in a backward pass of a step, and not in the last one,
     which adds to them on each rank alone."""
-    columns = ["kind", "step", "start_ns", "duration_ns"]
-    passes = to_frame(run.events("phase", rank, columns=columns)).sort_values("start_ns")
-    backward = passes["kind"] == schema.PhaseKind.backward.name
-    passes = passes[backward & (passes["step"] == step)]
+    columns = ["step", "start_ns", "duration_ns"]
+    passes = phases_of_kind(run, schema.PhaseKind.backward, rank, columns=columns)
+    passes = passes[passes["step"] == step]
     calls = collective_calls(run)
     mine = (calls["group"] == group) & (calls["rank"] == rank) & (calls["step"] == step)
     starts = calls.loc[mine, "start_ns"]

@@ -68,6 +68,8 @@ _ENDS = {
 _BEGINS = "aten::fill_"  # the gradient of the loss, with 1
 _SINGLE = ("no_grad", "checkpoint", "detached", "number")
 """Of these the only one in a graph is where the gradient of a part of it ends."""
+_MOST = 0.75
+"""Share of the parameters that forward uses: where more have no gradient, it is due to the loss."""
 
 
 def where_infinite(run: Run, rank: int) -> LossPlace | None:
@@ -216,6 +218,10 @@ def left_by_libraries(run: Run, rank: int) -> frozenset[str]:
     ran = {one for path in texts_of(run, "op", "module", rank) for one in _and_above(path)}
     cuts = {one.op for one in breaks(run, rank) if one.cause in _SINGLE}
     cut = bool(cuts) and _in_program(run, rank, cuts)
+    gradients = gradient_rows(run)
+    held = set(gradients.loc[gradients["rank"] == rank, "parameter"].astype(str))
+    used = {name for name in held if name.rpartition(".")[0] in ran}
+    cut = cut or len(used & names) > _MOST * len(used)
     root = next((p["modules_root"] for p in run.manifest["processes"] if p["rank"] == rank), "")
 
     def left(layer: str) -> bool:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format.loop_names import KEPT_HASH
 from lanescope.webapp.analysis.access_site import accesses_among, storage_names
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
@@ -30,7 +30,7 @@ def kept_models(run: Run) -> list[Finding]:
     need_ranks(run)
     rows = of_last_attempt(run, logged(run, None, prefix=KEPT_HASH))
     if rows.empty or not replicas(run):
-        raise NotApplicable("record replicas that call a model without gradients")
+        raise NotRecorded("record replicas that call a model without gradients")
     models = rows["name"].str.split("/", n=1).str[0]
     classes = models.str.split("#", n=1).str[0]
     rows = rows[models.groupby(classes).transform("nunique") == 1]

@@ -17,7 +17,7 @@ EQUAL_SHARE = 0.5
 
 _ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
 
-_REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
+REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
 
 _LOOSE = re.compile(r"(\w+#\d+|[A-Z]\w*)?")
 """Prefix of the parameters of a layer that is called on its own: that of the first is empty."""
@@ -25,41 +25,39 @@ _LOOSE = re.compile(r"(\w+#\d+|[A-Z]\w*)?")
 
 @lru_cache(maxsize=4)
 def replicas(run: Run) -> dict[str, tuple[int, ...]]:
-    """Returns groups whose recorded ranks are data-parallel replicas, by the definition above."""
+    """Returns groups whose recorded ranks are data-parallel replicas, see `consistency`."""
     found: dict[str, tuple[int, ...]] = {}
     for group, ranks in sorted(group_members(run).items(), key=lambda item: -len(item[1])):
         present = tuple(sorted(rank for rank in ranks if rank in run.ranks))
         if len(present) < 2 or present in found.values() or not _synchronises(run, group, present):
             continue
-        rows = hashes(run)
-        common = common_hashes(rows[rows["rank"].isin(present)], present, "param_hash")
+        common = common_hashes(hashes(run), present, "param_hash")
         if common.empty:
             continue
         sizes = common.groupby("parameter", sort=False)["numel"].first()
-        equal = sizes[sizes.index.isin(_meant_equal(run, group, present))].sum()
+        equal = sizes[sizes.index.isin(meant_equal(run, group, present))].sum()
         if equal >= EQUAL_SHARE * sizes.sum():
             found[group] = present
     return found
 
 
 @lru_cache(maxsize=8)
-def _meant_equal(run: Run, group: str, ranks: tuple[int, ...]) -> set[str]:
-    """Parameters that are equal when first hashed, or whose gradients are, once reduced. Callers
-    must not change them."""
+def meant_equal(run: Run, group: str, ranks: tuple[int, ...]) -> set[str]:
+    """Returns the parameters that are equal when first hashed, or whose gradients are, once
+    reduced. Callers must not change them."""
     rows = hashes(run)
-    rows = rows[rows["rank"].isin(ranks)]
-    found = _equal_at_first(common_hashes(rows, ranks, "param_hash"))
-    graded = common_hashes(
-        rows[rows["norm"] > 0], ranks, "grad_hash"
-    )  # zeros are alike on all shards
+    found = began_equal(common_hashes(rows, ranks, "param_hash"))
+    # Zeros are alike on all shards.
+    graded = common_hashes(rows[rows["norm"] > 0], ranks, "grad_hash")
     if not graded.empty:
         step = int(graded.index.get_level_values("step")[0])
         if was_reduced(run, group, ranks[0], step):
-            found |= _equal_at_first(graded)
+            found |= began_equal(graded)
     return found
 
 
-def _equal_at_first(common: pd.DataFrame) -> set[str]:
+def began_equal(common: pd.DataFrame) -> set[str]:
+    """Returns the parameters of `common_hashes` that are equal when they are first hashed."""
     known = common.groupby("parameter", sort=False)["equal"].first()
     return set(known.index[known])
 
@@ -114,8 +112,11 @@ def _named_alike(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def common_hashes(rows: pd.DataFrame, ranks: tuple[int, ...], column: str) -> pd.DataFrame:
-    """Returns per step and parameter that all ranks hashed: numel, and whether hashes are equal."""
-    known = rows[rows[column].notna()]
+    """Returns per step and parameter that all ranks hashed: numel, and whether hashes are equal.
+
+    `rows` are those of `hashes`, or some of them.
+    """
+    known = rows[rows["rank"].isin(ranks) & rows[column].notna()]
     groups = known.groupby(["step", "parameter"], sort=False)
     table = groups.agg(
         numel=("numel", "first"), sizes=("numel", "nunique"), ranks=("rank", "nunique")
@@ -136,24 +137,20 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
     moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
     if all(wrapped(run).get(rank) == len(group_members(run)[group]) for rank in ranks):
         return True
-    return moved >= EQUAL_SHARE * _bytes_of_step(mine)
+    return moved >= EQUAL_SHARE * bytes_of_step(run, ranks[0])
 
 
 def bytes_of_step(run: Run, rank: int) -> float:
     """Returns bytes of all parameters of a rank that were hashed at its first step."""
     rows = hashes(run)
-    return _bytes_of_step(rows[rows["rank"] == rank])
-
-
-def _bytes_of_step(rows: pd.DataFrame) -> float:
-    """Of all parameters of one rank that were hashed at its first step."""
+    rows = rows[rows["rank"] == rank]
     first = rows[rows["step"] == rows["step"].min()]
     return float((first["dtype"].map(_ITEM_BYTES).fillna(4) * first["numel"]).sum())
 
 
 def gradient_reductions(run: Run, group: str, rank: int) -> pd.DataFrame:
     """Returns collective calls of a rank in a group that reduce gradients."""
-    return group_calls(run, group, rank, _REDUCES)
+    return group_calls(run, group, rank, REDUCES)
 
 
 def group_calls(run: Run, group: str, rank: int, names: tuple[str, ...]) -> pd.DataFrame:

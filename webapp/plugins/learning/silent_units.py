@@ -18,7 +18,7 @@ from lanescope.collector.format.names import BATCH_ROWS
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_recorded
 from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.plugins.learning.gradient_paths import ways
 from lanescope.webapp.runs import units
@@ -41,7 +41,7 @@ _ADVICE = (
 
 def silent_units(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`. Raises NotApplicable."""
-    sampled = need_rows(samples(run), "record an optimizer step: no parameter was sampled")
+    sampled = need_recorded(samples(run), "record an optimizer step: no parameter was sampled")
     found = []
     for rank in run.ranks:
         found += _dead(run, rank, sampled[sampled["rank"] == rank])

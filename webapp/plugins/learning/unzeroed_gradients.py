@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import having, to_frame
+from lanescope.webapp.analysis.arrow_columns import having, phases_of_kind, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.runs.run import Run
@@ -57,7 +57,7 @@ def kept_gradients(run: Run) -> list[Finding]:
     NotApplicable."""
     found = {rank: _of_rank(run, rank) for rank in run.ranks}
     if all(of is None for of in found.values()):
-        raise NotApplicable("record an optimizer step: the run has no steps")
+        raise NotRecorded("record an optimizer step: the run has no steps")
     need_accesses(run)
     return [one for of in found.values() for one in of or ()]
 
@@ -260,10 +260,7 @@ def _texts(column: pa.ChunkedArray) -> npt.NDArray[np.object_]:
 
 def _ends(run: Run, rank: int, thread: str, times: Sequence[int]) -> list[int | None]:
     """When each of the optimizer's steps that began at `times`, or soon after, ended."""
-    rows = run.events("phase", rank, columns=["start_ns", "duration_ns", "kind", "thread"])
-    of_optimizer = having(rows["kind"], schema.PhaseKind.optimizer.name.__eq__)
-    own = of_optimizer & having(rows["thread"], thread.__eq__)
-    rows = rows.filter(pa.array(own)).drop_null()
+    rows = phases_of_kind(run, schema.PhaseKind.optimizer, rank, thread).dropna()
     start = rows["start_ns"].to_numpy()
     ends = start + rows["duration_ns"].to_numpy()
     places = np.searchsorted(start, times)

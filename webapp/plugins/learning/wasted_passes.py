@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import ops_named, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, phases_of_kind, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
@@ -68,10 +68,8 @@ def _of_threads(run: Run, rank: int) -> dict[str, Finding | None]:
 
 
 def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
-    phases = run.events("phase", rank, thread, columns=["start_ns", "duration_ns", "kind"])
-    kinds = phases["kind"].cast(pa.string())
-    backward = to_frame(phases.filter(pc.equal(kinds, _BACKWARD))).sort_values("start_ns")
-    steps, done = _outer_steps(to_frame(phases.filter(pc.equal(kinds, _OPTIMIZER))))
+    backward = phases_of_kind(run, schema.PhaseKind.backward, rank, thread)
+    steps, done = _outer_steps(phases_of_kind(run, schema.PhaseKind.optimizer, rank, thread))
     # A closure's passes are its step's, which may run it several times, as that of LBFGS does.
     backward = backward[~_within(backward["start_ns"].to_numpy(), steps, done)]
     zeroing = run.events("op", rank, thread, columns=["start_ns", "name", "stack"])
@@ -131,7 +129,6 @@ def _is_kept(run: Run, rank: int, thread: str, backward: Any, zeroed: Int64Array
 def _outer_steps(steps: pd.DataFrame) -> tuple[Int64Array, Int64Array]:
     """When steps begin and end, in order: ns. One within another's, as of a wrapper, is a part of
     it."""
-    steps = steps.sort_values("start_ns")
     starts = steps["start_ns"].to_numpy()
     ends = np.maximum.accumulate(starts + steps["duration_ns"].fillna(0).to_numpy().astype("int64"))
     outer = np.flatnonzero(np.r_[True, starts[1:] >= ends[:-1]][: len(starts)])

@@ -5,6 +5,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 PLUGIN = Plugin(
     name="losses",
     area="Learning",
+    order=197,
     depends=("autograd_graph",),
     kinds=(
         Kind("wrong_loss", "learning.md#wrong_loss"),
@@ -25,6 +26,7 @@ PLUGIN = Plugin(
             "Losses of a softmax over another dimension",
             "softmax_dims:softmax_dims",
             ("wrong_loss",),
+            order=196,
             needs="the graph of the first backward",
             misses="losses other than nll_loss; a softmax whose result is reshaped; square shapes",
         ),
@@ -32,6 +34,7 @@ PLUGIN = Plugin(
             "Softmax of a single output",
             "softmax_dims:single_outputs",
             ("wrong_loss",),
+            order=196,
             needs="the graph of the first backward",
             misses="outputs of other than linear layers; a softmax that is written with single "
             "operators",
@@ -54,6 +57,7 @@ PLUGIN = Plugin(
             "Weights of a softmax over another dimension",
             "softmax_dims:attention_dims",
             ("mixed_samples",),
+            order=196,
             needs="the graph of the first backward",
             misses="weights that are transposed, masked or scaled after the softmax, or not of a "
             "batched product of queries with keys; products with values that need no gradient",
@@ -62,6 +66,7 @@ PLUGIN = Plugin(
             "Attention that sees the next tokens",
             "masks_and_views:unmasked_attention",
             ("wrong_loss",),
+            order=196,
             needs="the graph of the first backward, with a cross-entropy of tokens in host memory",
             misses="masks that hide too little; attention of other operators; compiled models",
         ),
@@ -69,6 +74,7 @@ PLUGIN = Plugin(
             "Tokens that are shifted twice",
             "masks_and_views:shifted_twice",
             ("wrong_loss",),
+            order=196,
             needs="the graph of the first backward, with a cross-entropy of tokens in host memory",
             misses="models with other losses of tokens",
         ),
@@ -76,7 +82,6 @@ PLUGIN = Plugin(
             "Views that exchange dimensions within a model",
             "masks_and_views:exchanged_views",
             ("mixed_samples",),
-            order=197,
             needs="the graph of the first backward",
             misses="views that merge dimensions; lengths that are equal or differ by one",
         ),
@@ -292,6 +297,7 @@ PLUGIN = Plugin(
             "Losses divided by numbers of single ranks",
             "loss_divisor:own_counts",
             ("wrong_loss",),
+            order=198,
             needs="gradients that DistributedDataParallel averages; 3 sampled steps",
             misses="a sum of several losses; numbers that are less than twice apart; sharded "
             "gradients",
@@ -308,6 +314,7 @@ PLUGIN = Plugin(
             "States that share the memory of the model",
             "restored_states:restored_in_vain",
             ("shared_parameter",),
+            order=199,
             needs="load_state_dict() of a state that was kept over an optimizer step",
             misses="states that are saved to a file, or put together from named_parameters()",
         ),
@@ -315,7 +322,6 @@ PLUGIN = Plugin(
             "Samples that pass no gradient to their distribution",
             "detached_samples:cut_samples",
             ("wrong_gradient",),
-            order=197,
             needs="level access; the graph of the first backward",
             misses="samples that something other than layers reads; discrete distributions",
         ),
@@ -323,7 +329,6 @@ PLUGIN = Plugin(
             "Codes that pass no gradient to the encoder",
             "detached_samples:cut_codes",
             ("wrong_gradient",),
-            order=197,
             needs="level access; the graph of the first backward, with argmin() of distances",
             misses="rows that something other than a layer reads first; products with one-hot rows",
         ),
@@ -340,6 +345,7 @@ PLUGIN = Plugin(
             "Tensors of modules that are no parameters",
             "repeated_layers:plain_tensors",
             ("dead_parameter",),
+            order=199,
             needs="level access; the graph of the first backward",
             misses="tensors in a list; programs with several passes before their first step",
         ),
@@ -355,6 +361,7 @@ PLUGIN = Plugin(
             "Training in evaluation mode from the first step on",
             "evaluation_mode:never_in_training",
             ("evaluation_mode",),
+            order=200,
             needs="level access; a model with dropout or new batch normalisation, called as a "
             "module",
             misses="models with frozen parameters, or with a train() of their own; functions of "
@@ -364,6 +371,7 @@ PLUGIN = Plugin(
             "Teachers in training mode",
             "evaluation_mode:teachers_in_training",
             ("evaluation_mode",),
+            order=200,
             needs="level access; calls without gradients at 3 sampled steps, of a model with "
             "dropout or batch normalisation",
             misses="teachers that are called with gradients",
@@ -372,6 +380,7 @@ PLUGIN = Plugin(
             "Evaluation mode that another thread sets",
             "evaluation_mode:switched_by_threads",
             ("evaluation_mode",),
+            order=200,
             area="Threads",
             needs="level access; a model with dropout or batch normalisation that one thread "
             "trains and another one evaluates",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.nothing_to_check import need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_recorded
 from lanescope.webapp.analysis.parameter_history import samples
 from lanescope.webapp.runs.run import Run
 
@@ -20,7 +20,7 @@ MIN_SAMPLES = 3
 
 def same_memory(run: Run) -> list[Finding]:
     """Returns findings of kind `shared_parameter`, one per pair. Raises NotApplicable."""
-    sampled = need_rows(samples(run), "record an optimizer step: no parameter was sampled")
+    sampled = need_recorded(samples(run), "record an optimizer step: no parameter was sampled")
     found, seen = [], set()
     for rank in run.ranks:
         storages = run.events("storage", rank, columns=["pid", "storage", "name"]).to_pandas()

@@ -14,11 +14,9 @@ import re
 from typing import NamedTuple
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind, stack_of, to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.stack_frames import own_place, phase_place
@@ -105,10 +103,8 @@ def _went_through(run: Run, rank: int, graph: LossGraph, node: LossNode, made_in
 
 def _passes(run: Run, rank: int, before_ns: int) -> list[_Pass]:
     """Thread, begin and end of backward passes that ended before an instant."""
-    columns = ["thread", "start_ns", "duration_ns", "kind"]
-    rows = run.events("phase", rank, columns=columns, window=(0, before_ns))
-    backward = pc.equal(rows["kind"].cast(pa.string()), schema.PhaseKind.backward.name)
-    own = to_frame(rows.filter(backward)).dropna()
+    columns = ["thread", "start_ns", "duration_ns"]
+    own = phases_of_kind(run, schema.PhaseKind.backward, rank, columns=columns).dropna()
     ends = own["start_ns"] + own["duration_ns"]
     own = own.assign(end=ends)[ends < before_ns]
     return [(str(one.thread), int(one.start_ns), int(one.end)) for one in own.itertuples()]

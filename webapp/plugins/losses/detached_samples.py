@@ -20,7 +20,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import stack_of
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.analysis.forward_ops import Operator, forward_rows, outermost, touch
+from lanescope.webapp.analysis.forward_ops import Operator, add_accesses, forward_rows, outermost
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
@@ -106,7 +106,7 @@ def _cut_row(
     ops = outermost(rows)
     if not any(op.name == name for op in ops):
         return None
-    touch(run, rank, nodes, ops)
+    add_accesses(run, rank, nodes, ops)
     found = cut(ops, {int(one) for one in nodes["sequence"].dropna()})
     return None if found is None else rows.iloc[found.row]
 

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EMPTY_MEAN, GRAPH_SERIES, NAN_LOSS
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import at_place, step_link
@@ -30,7 +28,6 @@ _MIN_BATCHES, _MIN_SHARE = 3, 0.1
 """Of the batches of a loss those that teach nothing, where the program hides it."""
 
 _LISTED = 20
-_BACKWARD = schema.PhaseKind.backward.name
 
 
 @dataclass(frozen=True)
@@ -96,9 +93,7 @@ def _calls(run: Run, rank: int, threads: set[str]) -> pd.DataFrame:
 def _add_effects(run: Run, rank: int, calls: pd.DataFrame) -> None:
     """Adds of each call: reached (the loss of the next backward is NaN), skipped (no backward gets
     it) and flat (all gradients of its step are zero)."""
-    phases = run.events("phase", rank, columns=["start_ns", "kind"])
-    phases = phases.filter(pc.equal(phases["kind"].cast(pa.string()), _BACKWARD))
-    begun = np.sort(phases["start_ns"].to_numpy())
+    begun = phases_of_kind(run, schema.PhaseKind.backward, rank)["start_ns"].to_numpy()
     following = np.searchsorted(begun, calls["time_ns"].to_numpy())
     nan = np.searchsorted(begun, logged(run, rank, NAN_LOSS)["time_ns"].to_numpy(), "right") - 1
     calls["reached"] = np.isin(following, nan)

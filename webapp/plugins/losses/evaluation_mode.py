@@ -23,7 +23,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import RESTING_LAYER, UNSETTLED_MODEL
 from lanescope.collector.format.names import EVALUATION_MODE, TRAINING_MODE
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind, to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_models
@@ -37,8 +37,8 @@ _MIN_STEPS, _TURN = 3, 8
 _MIN_TIMES, _MOST_OTHERS = 2, 0.1
 """Times that a thread changes the mode, and what part of the changes may have other causes."""
 
-_FORWARD, _BACKWARD = schema.PhaseKind.forward.name, schema.PhaseKind.backward.name
-_EVALUATION = schema.PhaseKind.evaluation.name
+_FORWARD, _BACKWARD = schema.PhaseKind.forward, schema.PhaseKind.backward
+_EVALUATION = schema.PhaseKind.evaluation
 
 _DIFFER = ("Dropout", "BatchNorm", "InstanceNorm")
 """Classes of torch.nn that do something else in evaluation mode begin or end so."""
@@ -67,14 +67,13 @@ def never_in_training(run: Run) -> list[Finding]:
     found = []
     for row in logged(run, None, prefix=RESTING_LAYER).itertuples():
         rank, (model, layer, kind) = int(row.rank), str(row.name).split("/")
-        here = modes[modes["rank"] == rank]
-        own = here[here["name"] == model]
+        own = modes[(modes["rank"] == rank) & (modes["name"] == model)]
         rows = _own_rows(run, modes, rank, model)
         trained = rows[~rows["missing"]]
+        if not layer:  # called on its own, beside a model
+            names = trained["parameter"].astype("str").str.removeprefix(f"{model}.")
+            trained = trained[names.isin(["weight", "bias"])]
         if own["value"].any() or trained["call"].nunique() < _MIN_STEPS:
-            continue
-        every = gradient_rows(run)
-        if _are_of_another(here, model, every.loc[every["rank"] == rank, "parameter"]):
             continue
         off = f"its dropout of {row.value:g} is off"
         if kind.startswith(("BatchNorm", "SyncBatchNorm")):
@@ -118,7 +117,7 @@ def _is_long(steps: pd.Series) -> bool:
 
 def _teacher(run: Run, rank: int, calls: pd.DataFrame, model: str, layer: str) -> Finding:
     first, second = map(int, calls["time_ns"].iloc[:2])
-    where = phase_place(run, rank, _EVALUATION, (first, second))
+    where = phase_place(run, rank, _EVALUATION.name, (first, second))
     return finding_at(
         run,
         rank,
@@ -157,8 +156,7 @@ def _by_threads(
     if not threads - trains or len(trains) != 1 or own["value"].all():
         return None
     # A mode is written as it changes, so not by each thread that finds it.
-    phases = to_frame(run.events("phase", rank, columns=["thread", "kind", "start_ns"]))
-    every = phases.loc[phases["kind"].astype("str") == _EVALUATION].sort_values("start_ns")
+    every = phases_of_kind(run, _EVALUATION, rank, columns=["thread", "start_ns"])
     others = [one for one in dict.fromkeys(every["thread"]) if one not in trains]
     steps = _switched(run, rank, own.sort_values("time_ns"), {*others})
     return None if steps is None else (others, steps)
@@ -173,9 +171,9 @@ def _switched(run: Run, rank: int, modes: pd.DataFrame, others: set[str]) -> pd.
     forwards, evaluations, theirs = (
         phases.loc[which, "start_ns"].to_numpy()
         for which in (
-            own & (kinds == _FORWARD),
-            own & (kinds == _EVALUATION),
-            phases["thread"].isin(others) & (kinds == _EVALUATION),
+            own & (kinds == _FORWARD.name),
+            own & (kinds == _EVALUATION.name),
+            phases["thread"].isin(others) & (kinds == _EVALUATION.name),
         )
     )
     times = modes["time_ns"].to_numpy()
@@ -187,7 +185,7 @@ def _switched(run: Run, rank: int, modes: pd.DataFrame, others: set[str]) -> pd.
     switched &= np.searchsorted(evaluations, begins) == np.searchsorted(evaluations, before)
     if switched.sum() < max(_MIN_TIMES, (1 - _MOST_OTHERS) * len(switched)):
         return None
-    back = phases[own & (kinds == _BACKWARD)]
+    back = phases[own & (kinds == _BACKWARD.name)]
     place = np.searchsorted(begins, back["start_ns"].to_numpy(), "right") - 1
     inside = (place >= 0) & (back["start_ns"].to_numpy() < ends[place])
     return back[inside & switched[place]] if inside.any() else None
@@ -197,36 +195,25 @@ def _own_rows(run: Run, modes: pd.DataFrame, rank: int, model: str) -> pd.DataFr
     """Rows of gradients of the parameters of a model of a rank."""
     others = {str(one) for one in modes.loc[modes["rank"] == rank, "name"]} - {model}
     rows = gradient_rows(run)
-    return rows[(rows["rank"] == rank) & _held_by(model, others, rows["parameter"])]
-
-
-def _held_by(model: str, others: set[str], parameters: pd.Series) -> pd.Series:
-    """Which parameters are a model's, by their names: those of the first one do not begin with its
-    own."""
-    names = parameters.astype("str")
+    rows = rows[rows["rank"] == rank]
+    names = rows["parameter"].astype("str")
     own = names.str.startswith(f"{model}.")
-    return own if own.any() else ~names.str.startswith(tuple(f"{one}." for one in others))
-
-
-def _are_of_another(modes: pd.DataFrame, model: str, parameters: pd.Series) -> bool:
-    """Whether the parameters of a rank that do not begin with the name of a model may be those of
-    another one, which is in training mode: a copy that is evaluated with gradients has none."""
-    names = parameters.astype("str")
-    trains = {model, *modes.loc[modes["value"] > 0, "name"].astype("str")}
-    unnamed = {one for one in trains if not names.str.startswith(f"{one}.").any()}
-    return model in unnamed and len(unnamed) > 1
+    layers = run.events("module", rank, columns=["path"])["path"].to_pylist()
+    # Names of the first model, and of another wrapper of it, do not begin with the model's.
+    if not own.any() and model in layers and not any(one.startswith(f"{model}.") for one in layers):
+        own = ~names.str.startswith(tuple(f"{one}." for one in others))
+    return rows[own]
 
 
 def _trained(run: Run, stepped: pd.DataFrame, rank: int, since: int) -> pd.Index:
     """Steps after an instant in which a backward ran and some of the rows' parameters stepped that
     had stepped before."""
-    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind", "step"]))
-    back = phases["kind"].astype("str") == _BACKWARD
+    passes = phases_of_kind(run, _BACKWARD, rank, columns=["start_ns", "step"])
     stepped = stepped[~stepped["missing"]]
     before = set(stepped.loc[stepped["time_ns"] <= since, "parameter"])
     again = (stepped["time_ns"] > since) & stepped["parameter"].isin(before)
     stepped = stepped.loc[again, "step"]
-    steps = phases.loc[back & (phases["start_ns"] > since), "step"].unique()
+    steps = passes.loc[passes["start_ns"] > since, "step"].unique()
     return pd.Index(steps).intersection(pd.Index(stepped.unique())).sort_values()
 
 
@@ -262,7 +249,7 @@ def _switch(
     names = {one.thread: one.name for one in run.threads_of(rank)}
     first, count = steps.iloc[0], steps["step"].nunique()
     ops = to_frame(run.events("op", rank, others[0], columns=["stack", "phase"]))
-    stacks = ops.loc[ops["phase"].astype("str") == _EVALUATION, "stack"].dropna().unique()
+    stacks = ops.loc[ops["phase"].astype("str") == _EVALUATION.name, "stack"].dropna().unique()
     where = first_place(run, rank, stacks)
     return finding_at(
         run,

@@ -13,11 +13,11 @@ apart in half of the sampled steps or more.
 from __future__ import annotations
 
 import pandas as pd
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import LOSS_COUNT
 from lanescope.collector.format.names import LOSS_DIVISOR
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_wrapped
@@ -32,7 +32,6 @@ _MIN_STEPS = 3
 """Sampled steps."""
 
 _LOSSES = ("BinaryCrossEntropy", "HuberLoss", "L1Loss", "Mean", "MseLoss", "NllLoss", "SmoothL1")
-_BACKWARD = schema.PhaseKind.backward.name
 
 _APART = 2
 """The largest number of a step is so many times the smallest one."""
@@ -69,9 +68,8 @@ def _where(run: Run, rank: int, graph: LossGraph, ranks: int) -> str | None:
 
 def _single_backward(run: Run, rank: int) -> bool:
     """Whether no step has two backward passes or more."""
-    rows = run.events("phase", rank, columns=["kind", "step"])
-    steps = rows.filter(pc.equal(rows["kind"].cast("string"), _BACKWARD))["step"]
-    return len(pc.unique(steps)) == len(steps)
+    passes = phases_of_kind(run, schema.PhaseKind.backward, rank, columns=["start_ns", "step"])
+    return bool(passes["step"].is_unique)
 
 
 def _finding(run: Run, rank: int, ranks: int, where: str) -> Finding:

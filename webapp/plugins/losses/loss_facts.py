@@ -29,6 +29,7 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     LossNode,
     each_rank_of_graphs,
     loss_facts,
+    of_nodes,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -93,6 +94,7 @@ def unreached_targets(fact: LossFact) -> str | None:
     )
 
 
+@of_nodes("CtcLoss", "CTC loss")
 @_each_fact(LONG_TEXTS, "long_texts")
 def long_texts(fact: LossFact) -> str | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
@@ -106,6 +108,7 @@ def long_texts(fact: LossFact) -> str | None:
     )
 
 
+@of_nodes("LogSoftmax", "log_softmax")
 @_each_fact(FLAT_SCORES, "flat_scores")
 def flat_scores(fact: LossFact) -> str | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
@@ -134,6 +137,7 @@ def same_views(fact: LossFact) -> str | None:
     )
 
 
+@of_nodes("Clamp", "clamp()")
 @_each_fact(POLICY_RATIO, "constant_ratio")
 def constant_ratios(fact: LossFact) -> str | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
@@ -146,6 +150,7 @@ def constant_ratios(fact: LossFact) -> str | None:
     )
 
 
+@of_nodes("^(Exp|Log)Backward", "exponential or logarithm")
 @_each_fact(NEGATIVE_DIVERGENCE, "negative_divergence", unless=MAXIMIZES)
 def negative_divergences(fact: LossFact) -> str | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""

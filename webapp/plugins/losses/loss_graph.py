@@ -10,9 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import found_per_rank
-from lanescope.webapp.analysis.findings import Confidence, Finding, NotApplicable, Severity
+from lanescope.webapp.analysis.findings import (
+    Confidence,
+    Finding,
+    NotApplicable,
+    NotRecorded,
+    Severity,
+)
 from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
@@ -112,7 +118,7 @@ def input_shapes(node: LossNode) -> list[list[int]]:
 def need_graphs(run: Run) -> None:
     """Raises NotApplicable where no rank recorded a graph."""
     if not any(run.counts_of(rank)["node"] for rank in run.ranks):
-        raise NotApplicable("record a backward pass: the run has no autograd graph")
+        raise NotRecorded("record a backward pass: the run has no autograd graph")
 
 
 each_rank_of_graphs = found_per_rank(need_graphs, ahead=False)
@@ -130,6 +136,34 @@ def each_graph(
         return None if graph is None else ask(run, rank, graph)
 
     return of_rank
+
+
+def of_nodes(
+    names: str, words: str
+) -> Callable[[Callable[[Run], list[Finding]]], Callable[[Run], list[Finding]]]:
+    """Makes a question that finds nothing inapplicable to runs whose graphs have no node of these
+    names, a regular expression. A compiled function may hide some."""
+
+    def of_question(ask: Callable[[Run], list[Finding]]) -> Callable[[Run], list[Finding]]:
+        @wraps(ask)
+        def asked(run: Run) -> list[Finding]:
+            found, sought = ask(run), re.compile(f"{names}|CompiledFunction")
+            if not found and not any(map(sought.search, _node_names(run))):
+                raise NotApplicable(f"the graph of backward has no {words}")
+            return found
+
+        return asked
+
+    return of_question
+
+
+@lru_cache(maxsize=4)
+def _node_names(run: Run) -> frozenset[str]:
+    return texts_of(run, "node", "name")
+
+
+of_class_losses = of_nodes("NllLoss", "cross-entropy of classes")
+of_attention = of_nodes("ScaledDotProduct|(^|Safe)Softmax", "attention")
 
 
 def graph_finding(

@@ -32,6 +32,8 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     input_shapes,
     loss_facts,
     loss_graph,
+    of_attention,
+    of_class_losses,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -45,6 +47,7 @@ _KEEPS_CHANNELS = re.compile(r"(Upsample\w+[23]D|Upsample\w+[23]d|NativeBatchNor
 _FLAT = 2  # dimensions of what has no positions
 
 
+@of_attention
 @each_rank_of_graphs
 def unmasked_attention(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
@@ -80,6 +83,7 @@ def unmasked_attention(run: Run, rank: int) -> Finding | None:
     )
 
 
+@of_class_losses
 @each_rank_of_graphs
 def shifted_twice(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""

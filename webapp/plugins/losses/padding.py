@@ -17,7 +17,12 @@ from lanescope.collector.format.loop_names import (
     PADDING_ROW,
 )
 from lanescope.webapp.analysis.findings import Finding
-from lanescope.webapp.plugins.losses.loss_graph import each_rank_of_graphs, loss_facts
+from lanescope.webapp.plugins.losses.loss_graph import (
+    each_rank_of_graphs,
+    loss_facts,
+    of_class_losses,
+    of_nodes,
+)
 from lanescope.webapp.runs.run import Run
 
 _MIN_SHARE = 0.1
@@ -34,6 +39,7 @@ _MIN_TOKENS = 4
 """Of the padding_idx of a table, within rows that another token fills up."""
 
 
+@of_class_losses
 @each_rank_of_graphs
 def padding_in_losses(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
@@ -71,6 +77,7 @@ def inverted_masks(run: Run, rank: int) -> Finding | None:
     return None
 
 
+@of_class_losses
 @each_rank_of_graphs
 def ends_left_out(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
@@ -90,6 +97,7 @@ def ends_left_out(run: Run, rank: int) -> Finding | None:
     return None
 
 
+@of_class_losses
 @each_rank_of_graphs
 def ignored_classes(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
@@ -110,6 +118,7 @@ def ignored_classes(run: Run, rank: int) -> Finding | None:
     return None
 
 
+@of_nodes("Embedding", "embedding")
 @each_rank_of_graphs
 def padding_rows(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""

@@ -19,7 +19,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import PLAIN_TENSOR
 from lanescope.collector.format.names import LISTED_MODULE
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.fault_series import found_per_series, ranks_of
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
@@ -56,7 +56,6 @@ def listed_again(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
 
 
 _ACCUMULATES = "AccumulateGrad"
-_BACKWARD, _OPTIMIZER = schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name
 
 
 @found_per_series(PLAIN_TENSOR, need_models)
@@ -88,10 +87,10 @@ def _is_left_out(run: Run, rank: int) -> bool:
     leaves = graph.nodes.values() if graph is not None else ()
     if not any(one.name == _ACCUMULATES and not one.parameter for one in leaves):
         return False
-    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
-    kinds = phases["kind"].astype("str")
-    steps = phases.loc[kinds == _OPTIMIZER, "start_ns"]
-    passes = phases.loc[kinds == _BACKWARD, "start_ns"]
+    steps, passes = (
+        phases_of_kind(run, kind, rank)["start_ns"]
+        for kind in (schema.PhaseKind.optimizer, schema.PhaseKind.backward)
+    )
     return len(steps) > 1 and int((passes < steps.min()).sum()) == 1
 
 

@@ -18,6 +18,7 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     LossNode,
     each_rank_of_graphs,
     loss_facts,
+    of_nodes,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -38,6 +39,7 @@ _PARTS = re.compile(r"(Unsafe)?Split\w*|Unbind\w*|\w*(Gru|Lstm|Rnn)\w*")
 """Nodes with several results: two that lead to one of them may be of different tensors."""
 
 
+@of_nodes("LogSoftmax", "log_softmax")
 @each_rank_of_graphs
 def self_pairs(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""

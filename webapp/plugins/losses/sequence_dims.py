@@ -37,6 +37,8 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     graph_finding,
     input_shapes,
     loss_facts,
+    of_attention,
+    of_class_losses,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -203,6 +205,7 @@ def _hands_back(graph: LossGraph, calls: pd.DataFrame) -> bool:
     )
 
 
+@of_attention
 @each_graph
 def positions_of_samples(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
@@ -251,6 +254,7 @@ def _buffer_read(run: Run, rank: int, thread: str, start_ns: int) -> str | None:
     return next((one for one in names[~names.isin(samples(run)["parameter"])]), None)
 
 
+@of_class_losses
 @each_rank_of_graphs
 def flattened_apart(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""

@@ -37,6 +37,8 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     graph_finding,
     input_shapes,
     loss_facts,
+    of_class_losses,
+    of_nodes,
 )
 from lanescope.webapp.runs.run import Run
 
@@ -60,6 +62,7 @@ def _dims(run: Run, rank: int) -> dict[int, int]:
     return {int(name): int(value) for name, value in zip(rows["name"], rows["value"], strict=True)}
 
 
+@of_nodes(f"(^|Safe)Softmax|{_NORM}", "softmax of weights, or norm")
 @each_graph
 def batch_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
@@ -105,8 +108,8 @@ def _over_columns(graph: LossGraph, node: LossNode, shape: list[int]) -> LossNod
             shapes = input_shapes(one)
             if one.name == "Gather" and shapes == [shape, [shape[0], 1]]:
                 return one
-            summed = one.name == "Sum" and shapes and shape[1] in shapes[0][1:]
-            if summed and shapes[0][0] == shape[0] and _keeps_rows(graph, one, shapes[0]):
+            of = shapes[0] if one.name == "Sum" and shapes else []
+            if of[:1] == shape[:1] and shape[1] in of[1:] and _keeps_rows(graph, one, of):
                 return one
     return None
 
@@ -134,12 +137,14 @@ def _product_of_units(graph: LossGraph, node: LossNode, shape: list[int]) -> Los
                 operand = graph.nodes[operand.next[-1 if of else 0]]
             ratio = operand.name == "Div" and len(operand.next) == len(("x", "norm"))
             below = graph.nodes[operand.next[1]] if ratio else None
-            found = below and graph.down(below, lambda one: one.name in ("ClampMin", "Expand"))
-            if found is node and turned % 2 == place:
+            if below is None or turned % 2 != place:
+                continue
+            if graph.down(below, lambda one: one.name in ("ClampMin", "Expand")) is node:
                 return product
     return None
 
 
+@of_nodes("(^|Safe)Softmax", "softmax of weights")
 @each_graph
 def attention_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
@@ -201,6 +206,7 @@ def _mixing(
     )
 
 
+@of_class_losses
 @each_graph
 def softmax_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
@@ -216,6 +222,7 @@ def softmax_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     return None
 
 
+@of_nodes("Softmax", "softmax")
 @each_graph
 def single_outputs(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray, Int64Array
 
@@ -24,9 +24,7 @@ Tensor = tuple[int, int]
 
 def backward_ends(run: Run, rank: int, thread: str) -> list[int]:
     """Returns when the backward passes of a thread ended, nanoseconds."""
-    columns = ["start_ns", "duration_ns", "kind"]
-    phases = to_frame(run.events("phase", rank, thread, columns))
-    own = phases[phases["kind"].astype("str") == schema.PhaseKind.backward.name].dropna()
+    own = phases_of_kind(run, schema.PhaseKind.backward, rank, thread).dropna()
     return sorted(map(int, own["start_ns"] + own["duration_ns"]))
 
 

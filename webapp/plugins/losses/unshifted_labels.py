@@ -19,7 +19,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import found_per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -81,7 +81,7 @@ class _Loss:
 
 def _need_losses(run: Run) -> None:
     if not run.counts["access"] or not texts_of(run, "op", "name").intersection(_LOSSES):
-        raise NotApplicable("record a cross-entropy with --level access and the native engine")
+        raise NotRecorded("record a cross-entropy with --level access and the native engine")
 
 
 @found_per_rank(_need_losses)

@@ -10,17 +10,17 @@ import plotly.graph_objects as go
 from dash import Dash, Input, Output, ctx, dcc, html
 from dash.development.base_component import Component
 
-from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.nothing_to_check import if_applicable
 from lanescope.webapp.plugins.memory import charts, page_baseline
-from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES, Storages
+from lanescope.webapp.plugins.memory.storages import STORAGE_CATEGORIES
 from lanescope.webapp.plugins.memory.usage import Usage, devices_of, storages_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -98,7 +98,7 @@ def register(app: Dash, context: Context) -> None:
     def show(rank: int, device: str, by: str, theme: Theme | None) -> tuple[go.Figure, Any]:
         usage = _usage(run, rank, device)
         if usage is None:
-            return nothing(f"rank {rank} has no record of allocations on {device}"), ""
+            return empty_figure(f"rank {rank} has no record of allocations on {device}"), ""
         edges = charts.bin_edges(_shown(run, usage), POINTS)
         instants = usage.peaks(edges)
         groups = _groups(usage, by if by in _GROUPS else "category", instants)
@@ -136,20 +136,13 @@ def register(app: Dash, context: Context) -> None:
 def _devices(run: Run) -> list[str]:
     found: dict[str, None] = {}
     for rank in run.ranks:
-        storages = _storages(run, rank)
+        storages = if_applicable(storages_of, run, rank, otherwise=None)
         found |= dict.fromkeys(devices_of(storages) if storages is not None else [])
     return [*found]
 
 
-def _storages(run: Run, rank: int) -> Storages | None:
-    try:
-        return storages_of(run, rank)
-    except NotApplicable:
-        return None
-
-
 def _usage(run: Run, rank: int, device: str) -> Usage | None:
-    storages = _storages(run, rank)
+    storages = if_applicable(storages_of, run, rank, otherwise=None)
     if storages is None or device not in devices_of(storages):
         return None
     return Usage.of(storages, device)

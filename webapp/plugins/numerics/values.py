@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format.names import LOSS_SCALE, SKIPPED_STEPS
 from lanescope.webapp.analysis.access_site import phase_names
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_address
 from lanescope.webapp.analysis.op_inputs import TENSOR_COLUMNS, operands
 from lanescope.webapp.analysis.parameter_history import logged
@@ -65,7 +65,7 @@ def unrecorded_writes(run: Run) -> list[Finding]:
 
 def _recorded(run: Run) -> None:
     if not run.counts["tensor"]:
-        raise NotApplicable("record with --level numerics")
+        raise NotRecorded("record with --level numerics")
 
 
 def _threads(run: Run) -> Iterator[tuple[int, str]]:

@@ -127,17 +127,11 @@ def register(app: Dash, context: Context) -> None:
     def list_recording(clicks: int) -> Any:
         return page_recording.contents(run) if clicks == 1 else no_update
 
-    @app.callback(
-        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
-        Input(ids.STEPS, "clickData"),
-        prevent_initial_call=True,
-    )
-    def follow(click: dict[str, Any] | None) -> Any:
-        point = (click or {}).get("points", [{}])[0]
-        if "customdata" not in point:
-            return no_update
+    def address(point: dict[str, Any], _: str) -> str:
         first, last = (int(step) for step in point["customdata"][:2])
         return _steps_address(run, first, last)
+
+    widgets.open_on_click(app, ids.STEPS, address)
 
 
 def _steps_address(run: Run, first: int, last: int) -> str:

@@ -140,8 +140,8 @@ def shared_storages(
 class Reader:
     """Reads accesses of some threads to some addresses, stretch after stretch of time.
 
-    `placed` says of accesses, by the position of their thread, where they stand in an order: in
-    which of its threads (-1: in none) and at which of its rows.
+    `placed` returns the place of accesses in a happens-before order, by the position of their
+    thread: which of its threads (-1: none), and which of its rows.
     """
 
     def __init__(

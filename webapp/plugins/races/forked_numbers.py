@@ -12,11 +12,10 @@ from collections import defaultdict
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import FORKED_STATE, STATE_SET
+from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
@@ -42,8 +41,7 @@ def forked_numbers(run: Run) -> list[Finding]:
 
 
 def _of_rank(run: Run, rank: int, states: pd.DataFrame) -> list[Finding]:
-    kinds = run.events("phase", rank, columns=["kind"])["kind"].cast(pa.string())
-    if not pc.any(pc.equal(kinds, schema.PhaseKind.backward.name)).as_py():
+    if schema.PhaseKind.backward.name not in texts_of(run, "phase", "kind", rank):
         return []
     parents = {str(one["pid"]): one["parent_pid"] for one in run.manifest["processes"]}
     own = logged(run, rank, STATE_SET).groupby("thread", observed=True)["time_ns"].min()

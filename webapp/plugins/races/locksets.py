@@ -29,7 +29,8 @@ def held_at(run: Run, rank: int, thread: str, instant: int) -> frozenset[int]:
 
     By numbers from 0, which mean the same lock for all threads of a process.
     """
-    process = tuple(t.thread for t in run.threads_of(rank) if t.pid == _pid(run, thread))
+    pid = next(t.pid for t in run.threads if t.thread == thread)
+    process = tuple(t.thread for t in run.threads_of(rank) if t.pid == pid)
     instants, locks, changes, takers = _taken(run, rank, process)
     count = int(instants.searchsorted(instant, side="right"))
     takes = np.flatnonzero(changes[:count] > 0)
@@ -38,10 +39,6 @@ def held_at(run: Run, rank: int, thread: str, instant: int) -> frozenset[int]:
     # A ring may have overwritten an acquire, so that a count falls below zero.
     taken = np.bincount(locks[:count], changes[:count], minlength=len(last)) > 0
     return frozenset(np.flatnonzero(taken & (last == process.index(thread))).tolist())
-
-
-def _pid(run: Run, thread: str) -> int:
-    return next(t.pid for t in run.threads if t.thread == thread)
 
 
 @lru_cache(maxsize=16)

@@ -97,8 +97,7 @@ def _finding(run: Run, race: Race) -> Finding:
     names = {t.thread: t.name for t in run.threads_of(race.rank)}
     verbs = [f"{names[t.thread]} {_verb(t)} at {t.place}" for t in (first, second)]
     how = "at the same time" if race.overlapped else "in no fixed order"
-    more = len(race.tensors) - 1
-    tensor = race.tensors[0] + (f" and {more} more" if more else "")
+    tensor = race.named_tensors
     if race.published:
         return _published(run, race, tensor, names)
     locks = [held_at(run, race.rank, t.thread, t.start_ns) for t in (first, second)]
@@ -165,8 +164,7 @@ def _of_generators(run: Run, races: Sequence[Race]) -> Iterator[Finding]:
 
 def _of_streams(run: Run, race: Race) -> Finding:
     first, second = race.first, race.second
-    more = len(race.tensors) - 1
-    tensor = race.tensors[0] + (f" and {more} more" if more else "")
+    tensor = race.named_tensors
     names = {t.thread: t.name for t in run.threads_of(race.rank)}
     who = [touch.stream or names[touch.thread] for touch in (first, second)]
     verbs = [
@@ -204,8 +202,7 @@ def _of_forked(run: Run, race: Race) -> Finding:
 
 
 def _of_processes(run: Run, race: Race) -> Finding:
-    more = len(race.tensors) - 1
-    tensor = race.tensors[0] + (f" and {more} more" if more else "")
+    tensor = race.named_tensors
     pids = {t.thread: t.pid for t in run.threads_of(race.rank)}
     sides = [
         f"process {pids[touch.thread]} {_verb(touch)} at {touch.place}"

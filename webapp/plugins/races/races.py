@@ -68,6 +68,12 @@ class Race:
         return bool(self.first.stream or self.second.stream)
 
     @property
+    def named_tensors(self) -> str:
+        """The first of its tensors, and how many more there are."""
+        more = len(self.tensors) - 1
+        return self.tensors[0] + (f" and {more} more" if more else "")
+
+    @property
     def gap_ns(self) -> int:
         """From the end of one to the start of the other; below zero: they overlapped."""
         return max(self.first.start_ns, self.second.start_ns) - min(

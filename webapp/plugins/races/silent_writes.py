@@ -14,7 +14,12 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.access_site import storage_names
-from lanescope.webapp.analysis.arrow_columns import frame_ends_ns, stack_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import (
+    frame_ends_ns,
+    phases_of_kind,
+    stack_of,
+    to_frame,
+)
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD, makers
 from lanescope.webapp.analysis.links import at_place, timeline_address
@@ -32,7 +37,6 @@ _FILLS = r"aten::(bernoulli|copy|exponential|fill|log_normal|normal|random|unifo
 """Operators that write what they do not read. A tensor of torch.empty() or zeros_like() may begin
 with one, where another one was before."""
 
-_BACKWARD = schema.PhaseKind.backward.name
 _ROW = ["thread", "start_ns", "depth"]
 _OPS = [*_ROW, "duration_ns", "name", "scope", "sequence", "step", "phase", "stack"]
 _ACCESSES = [*_ROW, "storage", "offset", "bytes", "write", "birth"]
@@ -54,8 +58,7 @@ def silent_writes(run: Run) -> list[Finding]:
 def _overwritten(run: Run, rank: int) -> pd.DataFrame:
     """Writes to what a node reads later, one per line: columns of operators and accesses, with
     those of the operator that made the node as saved_name and saved_stack."""
-    passes = to_frame(run.events("phase", rank, columns=["kind", "start_ns", "duration_ns"]))
-    passes = passes[passes["kind"].astype("str") == _BACKWARD].sort_values("start_ns")
+    passes = phases_of_kind(run, schema.PhaseKind.backward, rank)
     window = (0, max([0, *frame_ends_ns(passes.head(_PASSES), run.duration_ns)]) + 1)
     ops = _texts(to_frame(run.events("op", rank, columns=_OPS, window=window)))
     ops["end_ns"] = frame_ends_ns(ops, run.duration_ns)

@@ -9,18 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from lanescope.webapp.runs import units
-from lanescope.webapp.ui.charts import (
-    BUTTONS_ABOVE,
-    FROM_ZERO,
-    MAX_LINES,
-    colour_bar,
-    escaped,
-    few_markers,
-    line_at,
-    marked_line,
-    nothing,
-    step_figure,
-)
+from lanescope.webapp.ui import charts
 from lanescope.webapp.ui.colours import Theme, blended, tokens
 from lanescope.webapp.ui.theme import template
 
@@ -37,15 +26,15 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
     stretch, ns.
     """
     if table["rate"].isna().all():
-        return nothing("No thread is in this phase.")
-    if not table["rate"].any() and table["rank"].nunique() > MAX_LINES:
-        return nothing("On no rank are two threads in this phase at the same time.")
+        return charts.empty_figure("No thread is in this phase.")
+    if not table["rate"].any() and table["rank"].nunique() > charts.MAX_LINES:
+        return charts.empty_figure("On no rank are two threads in this phase at the same time.")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     factor, unit = units.unit_for(float(table["end_ns"].max()), "ns")
     means = table.groupby("rank")["rate"].mean()
-    drawn = means.sort_values(ascending=False, kind="stable").index[:MAX_LINES]
-    if len(means) > MAX_LINES:
-        few = f"the {MAX_LINES} of {units.count(len(means))} ranks that overlap most"
+    drawn = means.sort_values(ascending=False, kind="stable").index[: charts.MAX_LINES]
+    if len(means) > charts.MAX_LINES:
+        few = f"the {charts.MAX_LINES} of {units.count(len(means))} ranks that overlap most"
         figure.update_layout(legend_title={"text": few, "side": "top", "font_size": 12})
     shown = table[table["rank"].isin(drawn)]
     for position, (rank, stretches) in enumerate(shown.groupby("rank", sort=True)):
@@ -61,7 +50,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
             y=[None if np.isnan(rate) else float(rate) * 100 for rate in rows["rate"]],
             name=f"rank {rank}",
             mode="lines",
-            line={**line_at(position, theme), "shape": "hv"},
+            line={**charts.line_at(position, theme), "shape": "hv"},
             customdata=[[int(a), int(b)] for a, b in zip(rows.start_ns, rows.end_ns, strict=True)],
             hovertemplate=f"<b>rank {rank}</b><br>at %{{x:.4g}} {unit}: %{{y:.3g}} %"
             "<extra></extra>",
@@ -73,7 +62,7 @@ def overlap_rates(table: pd.DataFrame, limit: float | None, theme: Theme) -> go.
             annotation={"text": f"limit {units.share(limit)}"},
         )
     figure.update_xaxes(title_text=f"time from the start of the run, {unit}")
-    figure.update_yaxes(title_text="overlap rate, %", **FROM_ZERO)
+    figure.update_yaxes(title_text="overlap rate, %", **charts.FROM_ZERO)
     return figure
 
 
@@ -84,10 +73,10 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
     threads with the longest windows are drawn. `customdata` has the bounds of the window, ns.
     """
     factor, unit = units.unit_for(float(table["window_ns"].max()), "ns")
-    figure = step_figure(theme, f"window, {unit}", table["step"], log=False)
+    figure = charts.step_figure(theme, f"window, {unit}", table["step"], log=False)
     by_thread = dict(iter(table.groupby(["rank", "thread"], sort=True)))
     longest = table.groupby(["rank", "thread"])["window_ns"].max().astype("float64")
-    longest = longest.nlargest(MAX_LINES).index
+    longest = longest.nlargest(charts.MAX_LINES).index
     for position, key in enumerate(sorted(longest)):
         rows = by_thread[key]
         name = f"rank {key[0]}, {rows['name'].iloc[0]}"
@@ -95,15 +84,15 @@ def forward_windows(table: pd.DataFrame, theme: Theme) -> go.Figure:
             x=[int(step) for step in rows["step"]],
             y=[float(window) / factor for window in rows["window_ns"]],
             name=name,
-            **marked_line(position, theme),
+            **charts.marked_line(position, theme),
             customdata=[
                 [int(low), int(high)]
                 for low, high in zip(rows.forward_end_ns, rows.backward_start_ns, strict=True)
             ],
-            hovertemplate=f"<b>{escaped(name)}</b><br>step %{{x}}: %{{y:.3g}} {unit}"
+            hovertemplate=f"<b>{charts.escaped(name)}</b><br>step %{{x}}: %{{y:.3g}} {unit}"
             "<extra></extra>",
         )
-    few_markers(figure)
+    charts.few_markers(figure)
     return figure
 
 
@@ -123,7 +112,7 @@ def pair_rates(
     numbers = [str(i) for i in range(1, len(names) + 1)]
     figure.add_heatmap(
         x=numbers,
-        y=[f"{i} {escaped(name)}" for i, name in zip(numbers, names, strict=True)],
+        y=[f"{i} {charts.escaped(name)}" for i, name in zip(numbers, names, strict=True)],
         z=[[None if rate is None else 100 * rate for rate in row] for row in rates],
         customdata=to,
         texttemplate="%{z:.3~g}" if len(names) <= 16 else None,
@@ -134,10 +123,12 @@ def pair_rates(
         xgap=1,
         ygap=1,
         hoverongaps=False,
-        colorbar=colour_bar("rate, %"),
+        colorbar=charts.colour_bar("rate, %"),
         hovertemplate="<b>%{y}</b> and %{x}<br>%{z:.3g} %<extra></extra>",
     )
     figure.update_xaxes(type="category", side="top", showgrid=False)
-    figure.update_layout(BUTTONS_ABOVE, margin_t=60)  # the buttons stand above the columns' numbers
+    figure.update_layout(
+        charts.BUTTONS_ABOVE, margin_t=60
+    )  # the buttons stand above the columns' numbers
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False)
     return figure

@@ -11,7 +11,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.plugin import metric
 from lanescope.webapp.plugins.threads.concurrent_backward import (
@@ -46,7 +46,7 @@ def overlapping_backwards(run: Run) -> list[Finding]:
     """
     rate, limit = overlap_rate(run), metric("thread_overlap_rate").limit
     if rate is None:
-        raise NotApplicable("record a training step: no thread was in backward")
+        raise NotRecorded("record a training step: no thread was in backward")
     if rate < limit:
         return []
     regions = overlap_regions(run)

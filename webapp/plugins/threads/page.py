@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import Dash, Input, Output, State, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.links import timeline_address
@@ -24,7 +24,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 from lanescope.webapp.ui.matrices import Compared, compared
@@ -32,8 +32,6 @@ from lanescope.webapp.ui.matrices import Compared, compared
 _PHASES = ("backward", "forward", "optimizer", "data", "evaluation", "user")
 _REGIONS = 20
 _CELL_PX, _AROUND_PX = (64, 28), (320, 90)  # width and height in the chart of rates, and around it
-
-_Click = dict[str, Any] | None
 
 
 def layout(context: Context) -> Component:
@@ -135,31 +133,19 @@ def register(app: Dash, context: Context) -> None:
 def _register_follow(app: Dash, context: Context) -> None:
     """A click on a point leads to its place."""
 
-    @app.callback(
-        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
-        Input(ids.OVERLAP_CHART, "clickData"),
-        Input(ids.WINDOWS_CHART, "clickData", allow_optional=True),  # comes with the body
-        Input(ids.OVERLAP_MATRIX, "clickData"),
-        State(ids.OVERLAP_PHASE, "value"),
-        prevent_initial_call=True,
-    )
-    def follow(on_overlap: _Click, on_windows: _Click, on_rate: _Click, phase: str) -> Any:
-        clicks = {
-            ids.OVERLAP_CHART: on_overlap,
-            ids.WINDOWS_CHART: on_windows,
-            ids.OVERLAP_MATRIX: on_rate,
-        }
-        there = (clicks.get(ctx.triggered_id) or {}).get("points", [{}])[0].get("customdata")
-        overlaps = f"&of={phase}&overlaps=1" if ctx.triggered_id == ids.OVERLAP_CHART else ""
-        return _address(context.run, there, overlaps)
+    def window(point: dict[str, Any], _: str) -> str:
+        low, high = point["customdata"]
+        return timeline_address(low, high, context.run.duration_ns)
 
+    def overlaps(point: dict[str, Any], phase: str) -> str:
+        return f"{window(point, phase)}&of={phase}&overlaps=1"
 
-def _address(run: Run, there: str | list[int] | None, query: str) -> Any:
-    """Returns where a clicked point leads: an address, or a window [begin, end] in ns."""
-    if isinstance(there, list):
-        low, high = there
-        return timeline_address(low, high, run.duration_ns) + query
-    return there or no_update
+    def pair(point: dict[str, Any], _: str) -> str | None:
+        return point.get("customdata")
+
+    widgets.open_on_click(app, ids.OVERLAP_CHART, overlaps, State(ids.OVERLAP_PHASE, "value"))
+    widgets.open_on_click(app, ids.WINDOWS_CHART, window)
+    widgets.open_on_click(app, ids.OVERLAP_MATRIX, pair)
 
 
 def pairs(run: Run, phase: str, limit: float) -> list[Any]:
@@ -222,7 +208,7 @@ def pairs(run: Run, phase: str, limit: float) -> list[Any]:
 def _rates(of: Compared | None, links: dict[tuple[int, str, str], str], theme: Theme) -> go.Figure:
     """The chart of a rank's pairs; None: it has no pair."""
     if of is None:
-        return nothing("One thread of this rank at most is in the phase: there is no pair.")
+        return empty_figure("One thread of this rank at most is in the phase: there is no pair.")
 
     def to(a: str, b: str) -> str:
         return links.get((of.rank, a, b), links.get((of.rank, b, a), ""))

@@ -20,9 +20,9 @@ from lanescope.webapp.ui.charts import (
     MAX_HEAT_ROWS,
     bins,
     colour_bar,
+    empty_figure,
     escaped,
     greatest_of_bins,
-    nothing,
     rank_rows,
 )
 from lanescope.webapp.ui.colours import Theme, tokens
@@ -73,7 +73,7 @@ def step_bars(steps: pd.DataFrame, theme: Theme) -> go.Figure:
     """Draws stacked bars of `breakdown.mean_steps`, ms; a click gets the first and last step of a
     bar."""
     if steps.empty:
-        return nothing("no training step was recorded")
+        return empty_figure("no training step was recorded")
     figure = go.Figure(layout={"template": template(theme), "uirevision": "kept"})
     means, customdata = _sharing(steps)
     first = [one for one, *_ in customdata]
@@ -325,7 +325,7 @@ def _heat(
     """A value by rank and step; of many ranks or steps the greatest in each bin, with its place."""
     grid = table.pivot(index="rank", columns="step", values=value)
     if grid.empty:
-        return nothing("no training step was recorded")
+        return empty_figure("no training step was recorded")
     if order is not None:
         grid = grid.loc[[rank for rank in order if rank in grid.index]]
     figure = go.Figure(layout={"template": template(theme), "uirevision": title})

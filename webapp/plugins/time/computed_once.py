@@ -32,7 +32,7 @@ def computed_once(maxsize: int) -> Callable[[Callable[..., _T]], Callable[..., _
             with lock:
                 found = kept(*given)
             if isinstance(found, NotApplicable):
-                raise NotApplicable(*found.args)
+                raise type(found)(*found.args)
             return found[0]
 
         return answer

@@ -129,11 +129,6 @@ def summed(path: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return table.sort_values("duration_ns", ascending=False, kind="stable", ignore_index=True)
 
 
-def _while_waiting(wait: Wait, waker: RankThread | None) -> str:
-    """Category of a wait that nothing on another lane explains."""
-    return UNEXPLAINED if waker is None else wait.category
-
-
 class _Walk:
     """Goes back from the end of a step."""
 
@@ -165,7 +160,8 @@ class _Walk:
             # Clocks of two hosts may differ: a wait ends after the event that ended it.
             woken = min(wait.woken_ns, at)
             if waker is None or woken <= begin:
-                yield [(*lane, begin, at, _while_waiting(wait, waker), wait.name, "", "")]
+                category = UNEXPLAINED if waker is None else wait.category
+                yield [(*lane, begin, at, category, wait.name, "", "")]
                 at = begin
                 visited.clear()
                 continue

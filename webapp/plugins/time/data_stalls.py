@@ -15,7 +15,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import LOADER_WORKER
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import at_place, step_link
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
@@ -64,10 +64,10 @@ class _Stalls:
 def data_stalls(run: Run) -> list[Finding]:
     """Returns findings of kind `data_stall`, at most one. Raises NotApplicable."""
     if _DATA not in texts_of(run, "phase", "kind"):
-        raise NotApplicable("record an iteration over a DataLoader")
+        raise NotRecorded("record an iteration over a DataLoader")
     found = {rank: _stalls(run, rank) for rank in run.ranks}
     if all(one.steps < _MIN_STEPS for one in found.values()):
-        raise NotApplicable(f"record {_MIN_STEPS + 1} steps of training")
+        raise NotRecorded(f"record {_MIN_STEPS + 1} steps of training")
     stalled = {rank: one for rank, one in found.items() if one.matter}
     return [_finding(run, stalled)] if stalled else []
 

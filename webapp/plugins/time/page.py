@@ -34,7 +34,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import grids, states, widgets
 from lanescope.webapp.ui import ids as frame_ids
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.colours import Theme
 from lanescope.webapp.ui.context import Context
 
@@ -216,7 +216,7 @@ def register(app: Dash, context: Context) -> None:
         try:
             return _shown(run, step, theme or "light")
         except NotApplicable as reason:
-            return nothing(str(reason)), [], ""
+            return empty_figure(str(reason)), [], ""
 
     def window_of(step: int | None) -> tuple[int, int]:
         chosen = job_step(run, step)
@@ -245,27 +245,17 @@ def register(app: Dash, context: Context) -> None:
         ranks = None if order == _ORDERS[1] else _slowest(run)
         return charts.category_heat(step_time(run), name, theme or "light", ranks)
 
-    _register_links(app, run)
+    widgets.open_on_click(app, ids.PATH, lambda point, _: _path_address(run, point))
     if context.baseline is not None:
         _register_changes(app, context.baseline, run)
     if len(run.ranks) > 1:
         page_slowdown.register(app, run)
 
 
-def _register_links(app: Dash, run: Run) -> None:
-    """A click on the critical path opens the timeline there."""
-
-    @app.callback(
-        Output(frame_ids.LOCATION, "href", allow_duplicate=True),
-        Input(ids.PATH, "clickData"),
-        prevent_initial_call=True,
-    )
-    def follow(click: dict[str, Any] | None) -> Any:
-        point = (click or {}).get("points", [{}])[0]
-        if "customdata" not in point:
-            return no_update
-        start, end = (int(one) for one in point["customdata"][:2])
-        return timeline_address(start, end, run.duration_ns)
+def _path_address(run: Run, point: dict[str, Any]) -> str:
+    """Returns where the timeline shows a point of the critical path."""
+    start, end = (int(one) for one in point["customdata"][:2])
+    return timeline_address(start, end, run.duration_ns)
 
 
 def _register_changes(app: Dash, base: Run, run: Run) -> None:

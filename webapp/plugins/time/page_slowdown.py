@@ -17,7 +17,7 @@ from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.run_warnings import ranks_text
 from lanescope.webapp.ui import ids as frame_ids
 from lanescope.webapp.ui import states, widgets
-from lanescope.webapp.ui.charts import nothing
+from lanescope.webapp.ui.charts import empty_figure
 from lanescope.webapp.ui.colours import Theme
 
 MAX_WORKERS = 12
@@ -89,6 +89,6 @@ def register(app: Dash, run: Run) -> None:
             found = slowdown(run)
         except NotApplicable as reason:
             words = html.P(f"Not measured: {reason}.", className="muted")
-            return words, nothing(""), {"display": "none"}
+            return words, empty_figure(""), {"display": "none"}
         figure = charts.slowdown_heat(found.by_step, theme or "light")
         return _slowdown_words(found), figure, no_update

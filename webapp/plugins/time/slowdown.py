@@ -31,6 +31,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.nothing_to_check import if_applicable
 from lanescope.webapp.plugins.time.critical_path import TRANSFER
 from lanescope.webapp.plugins.time.job_steps import job_steps
 from lanescope.webapp.plugins.time.replay import Actor, Replay
@@ -117,10 +118,8 @@ def _chosen(run: Run, steps: list[int]) -> list[int]:
 def worker_slowdown(run: Run) -> pd.DataFrame:
     """Returns one row per rank and replayed step: rank, step, slowdown (S_w of that step). No rows
     where the slowdown cannot be measured."""
-    try:
-        return slowdown(run).by_step
-    except NotApplicable:
-        return pd.DataFrame(columns=_BY_STEP)
+    found = if_applicable(slowdown, run, otherwise=None)
+    return pd.DataFrame(columns=_BY_STEP) if found is None else found.by_step
 
 
 def pipeline_stages(run: Run) -> dict[int, int]:

@@ -11,12 +11,11 @@ optimizers, as those of a server do for each that asks, the length of a step is 
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.plugins.collectives.slow_places import (
     EXPLAINS,
     line_between,
@@ -38,7 +37,7 @@ _Window = tuple[int, int]
 def slowing(run: Run) -> list[Finding]:
     """Returns findings of kind `growth`, one per rank and place. Raises NotApplicable."""
     if all(len(run.steps(rank).index) <= _MIN_STEPS for rank in run.ranks):
-        raise NotApplicable(f"record more than {_MIN_STEPS} steps")
+        raise NotRecorded(f"record more than {_MIN_STEPS} steps")
     found: dict[str, Finding] = {}
     for rank in run.ranks:
         one = _of_rank(run, rank)
@@ -52,9 +51,8 @@ def _of_rank(run: Run, rank: int) -> Finding | None:
     bounds = run.steps(rank)
     if _growth(bounds.end_ns[1:] - bounds.start_ns[1:], _SUSPECT) is None:
         return None  # so that waits need not be known
-    phases = run.events("phase", rank, columns=["thread", "kind"])
-    steps_it = pc.equal(phases["kind"].cast(pa.string()), schema.PhaseKind.optimizer.name)
-    if len(phases.filter(steps_it)["thread"].unique()) > 1:
+    updates = phases_of_kind(run, schema.PhaseKind.optimizer, rank, None, ["start_ns", "thread"])
+    if updates["thread"].nunique() > 1:
         return None
     steps = rank_step_time(run, rank).iloc[1:]
     own = steps["duration_ns"] - steps[list(_NOT_OWN)].sum(axis=1)

@@ -5,6 +5,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 PLUGIN = Plugin(
     name="training_loop",
     area="Learning",
+    order=200,
     depends=("data", "losses"),
     kinds=(
         Kind("growth", "memory.md#growth"),
@@ -36,6 +37,7 @@ PLUGIN = Plugin(
             "Clippings that get no gradient",
             "ineffective_calls:clipped_nothing",
             ("exploding_gradient",),
+            order=191,
             needs="clip_grad_norm_ in 4 steps",
             misses="clipping by hand; torch before 2.6",
         ),
@@ -43,6 +45,7 @@ PLUGIN = Plugin(
             "Gradients that the loss of another optimizer left",
             "ineffective_calls:left_gradients",
             ("wrong_gradient",),
+            order=191,
             needs="two optimizers, and 5 steps",
             misses="losses that both train parameters of the other optimizer; gradients that are "
             "clipped in between; training in several threads",
@@ -51,6 +54,7 @@ PLUGIN = Plugin(
             "Checkpointed functions that draw other numbers in backward",
             "ineffective_calls:drawn_again",
             ("wrong_gradient",),
+            order=191,
             needs="torch.utils.checkpoint",
             misses="checkpoints of other libraries; numbers that are not torch's",
         ),
@@ -92,6 +96,7 @@ PLUGIN = Plugin(
             "Annealing given in epochs that steps with batches",
             "schedule_findings:short_annealings",
             ("dead_parameter",),
+            order=192,
             needs="CosineAnnealingLR of torch, for twice its length",
             misses="other schedulers; lengths above 100; runs that end earlier",
         ),
@@ -99,6 +104,7 @@ PLUGIN = Plugin(
             "Cycles and warm-ups given in batches that step with epochs",
             "schedule_findings:slow_cycles",
             ("dead_parameter",),
+            order=192,
             needs="OneCycleLR of torch and 2 of its steps, or LambdaLR and 3 of its steps",
             misses="other schedulers; cycles that get total_steps in runs that end earlier; "
             "warm-ups that have come to a fiftieth",
@@ -107,6 +113,7 @@ PLUGIN = Plugin(
             "Learning rates larger than meant",
             "schedule_findings:large_rates",
             ("exploding_gradient",),
+            order=192,
             needs="LambdaLR of torch with 8 factors up to 2 or more; or load_state_dict() of an "
             "optimizer, and 8 of its steps",
             misses="other schedulers; warm-ups from above half of the rate; states of a scheduler",
@@ -115,6 +122,7 @@ PLUGIN = Plugin(
             "Plateaus in the wrong mode",
             "schedule_findings:wrong_plateaus",
             ("dead_parameter",),
+            order=192,
             needs="6 calls of ReduceLROnPlateau.step() with a Python number",
             misses="numbers that should rise in mode min and are no shares of samples, as rewards; "
             "numbers that are tensors",
@@ -123,6 +131,7 @@ PLUGIN = Plugin(
             "Optimizers made again for each step or epoch",
             "schedule_findings:made_again",
             ("dead_parameter",),
+            order=192,
             needs="6 steps, or 4 epochs of one DataLoader",
             misses="several optimizers that step in turn",
         ),
@@ -139,6 +148,7 @@ PLUGIN = Plugin(
             "Epochs that shuffle alike",
             "repeated_seeds:same_orders",
             ("repeated_data",),
+            order=48,
             native=True,
             needs="level access; a torch DataLoader that shuffles 32 samples or more, for 3 epochs",
             misses="samplers other than torch's RandomSampler; seeds that repeat after some epochs",
@@ -165,7 +175,6 @@ PLUGIN = Plugin(
             "Inputs of evaluation on another scale",
             "input_scales:input_scales",
             ("evaluation_mode",),
-            order=200,
             native=True,
             needs="level access; evaluations in evaluation mode without gradients, at 2 steps",
             misses="inputs that differ less than thirtyfold; results that are compared by other "
@@ -180,19 +189,12 @@ PLUGIN = Plugin(
             misses="images that are normalised in between; inputs of 16 bits",
         ),
         Question(
-            "Bytes that begin again",
-            "input_scales:wrapped_bytes",
-            ("wrong_scale",),
-            native=True,
-            needs="level access; operators on bytes in host memory at the steps 0, 1, 2, 4, ...",
-            misses="bytes of numpy; tensors that are broadcast",
-        ),
-        Question(
-            "Inputs that are bytes",
-            "input_scales:unscaled_bytes",
+            "Inputs that are bytes, and bytes that begin again",
+            "input_scales:unfit_bytes",
             ("wrong_scale",),
             needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., of a model in host memory",
-            misses="pictures of fewer than 64 numbers; layers other than linear and convolution",
+            misses="pictures of fewer than 64 numbers; layers other than linear and convolution; "
+            "sums of bytes by numpy, or of tensors that are broadcast",
         ),
         Question(
             "Dropout in evaluation",
@@ -216,6 +218,7 @@ PLUGIN = Plugin(
             "Updates of parameters that nothing reads",
             "dropped_updates:dropped_updates",
             ("dead_parameter",),
+            order=155,
             native=True,
             needs="level access; 5 steps with operators on parameters outside of an optimizer",
             misses="updates of a single parameter; results that are read without torch",
@@ -224,7 +227,6 @@ PLUGIN = Plugin(
             "Evaluation in training mode",
             "evaluations:evaluated_in_training",
             ("evaluation_mode",),
-            order=200,
             native=True,
             needs="level access; 3 calls without gradients, two in a row, of a model with "
             "dropout or batch normalisation",
@@ -265,23 +267,15 @@ PLUGIN = Plugin(
             misses="averages that make a new tensor, or are compiled",
         ),
         Question(
-            "Averages that take almost all from the newest parameters, or nothing",
+            "Averages with wrong weights, or that are written to the model",
             "moving_averages:wrong_weights",
             ("wrong_average",),
+            order=199,
             native=True,
             needs="level access; averages by mul, add or lerp with Python numbers at four of the "
             "steps 0, 1, 2, 4, 8, ...",
             misses="weights that are tensors or change from step to step; averages of one "
             "parameter, or that are compiled",
-        ),
-        Question(
-            "Averages that are written to the model",
-            "moving_averages:reversed_average",
-            ("wrong_average",),
-            native=True,
-            needs="level access; averages by mul, add or lerp with Python numbers at four of the "
-            "steps 0, 1, 2, 4, 8, ...",
-            misses="averages of one parameter, that are compiled, or by load_state_dict()",
         ),
         Question(
             "Trainings resumed without the state of their optimizer",
@@ -333,6 +327,7 @@ PLUGIN = Plugin(
             "DataLoaders that hand out None",
             "loader_findings:lost_batches",
             ("lost_error",),
+            order=49,
             needs="level access; a torch DataLoader",
             misses="samples that are left out of a batch",
         ),
@@ -348,6 +343,7 @@ PLUGIN = Plugin(
             "Attributes that torch does not read",
             "ineffective_settings:unread_attributes",
             ("unread_setting",),
+            order=198,
             needs="level access; a model called as a module in training, or an optimizer of torch",
             misses="spellings that are not like requires_grad; attributes that are set after the "
             "first call of the model",
@@ -356,6 +352,7 @@ PLUGIN = Plugin(
             "Groups without weight decay that leave out little",
             "ineffective_settings:spare_groups",
             ("unread_setting",),
+            order=198,
             needs="an optimizer of several groups",
             misses="groups that have a fifth of the norms and biases, or other parameters; decay "
             "under other names than weight_decay",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
@@ -56,10 +56,8 @@ def updated_twice(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
 def _twice(run: Run, rank: int, own: pd.DataFrame) -> pd.DataFrame:
     """Rows of parameters that two optimizers updated after the same backward: `parameter`, `step`,
     `passes` and `used` (how often twice and at all)."""
-    phases = to_frame(run.events("phase", rank, columns=["start_ns", "duration_ns", "kind"]))
-    kinds = phases["kind"].astype("str")
-    passes = np.sort(phases.loc[kinds == schema.PhaseKind.backward.name, "start_ns"].to_numpy())
-    steps = phases[kinds == schema.PhaseKind.optimizer.name].sort_values("start_ns")
+    passes = phases_of_kind(run, schema.PhaseKind.backward, rank)["start_ns"].to_numpy()
+    steps = phases_of_kind(run, schema.PhaseKind.optimizer, rank)
     own = own[~own["missing"] & (own["norm"] > 0)]
     # An optimizer within another's step (Lookahead, ZeroRedundancyOptimizer) is a part of it.
     before = np.searchsorted(steps["start_ns"].to_numpy(), own["time_ns"].to_numpy()) - 1

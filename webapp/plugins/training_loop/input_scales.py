@@ -20,9 +20,8 @@ from lanescope.collector.format.loop_names import (
 )
 from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.fault_series import found_in_rows
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -48,7 +47,7 @@ def input_scales(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, at most one per rank. Raises NotApplicable."""
     evaluated = logged(run, None, prefix=EVALUATED_SCALE)
     if evaluated.empty:
-        raise NotApplicable("record an evaluation without gradients, with --level access")
+        raise NotRecorded("record an evaluation without gradients, with --level access")
     trained = logged(run, None, prefix=INPUT_SCALE)
     found: dict[int, Finding] = {}
     for (key, name), own in evaluated.groupby(["rank", "name"], sort=True, observed=True):
@@ -67,7 +66,7 @@ def input_scales(run: Run) -> list[Finding]:
 
 def _divided_twice(run: Run) -> pd.DataFrame:
     if logged(run, None, prefix=INPUT_SCALE).empty:
-        raise NotApplicable("record with --level access: no model has inputs of floating point")
+        raise NotRecorded("record with --level access: no model has inputs of floating point")
     return logged(run, None, prefix=DIVIDED_TWICE)
 
 
@@ -90,6 +89,11 @@ def divided_twice(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
         where=where,
         evidence={"cause": "divided_twice", "calls": len(rows)},
     )
+
+
+def unfit_bytes(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_scale`, at most two per rank. Raises NotApplicable."""
+    return unscaled_bytes(run) + (wrapped_bytes(run) if run.counts["access"] else [])
 
 
 @each_rank_of_graphs
@@ -120,12 +124,7 @@ _WRAPS = {_CAST, *(f"aten::{name}{end}" for name in ("add", "mul", "sub") for en
 _INSTEAD = "Compute in int16 or float, clamp to the range, and cast then."
 
 
-def _wrapped(run: Run) -> pd.DataFrame:
-    need_accesses(run)
-    return logged(run, None, WRAPPED_BYTES)
-
-
-@found_in_rows(_wrapped)
+@found_in_rows(lambda run: logged(run, None, WRAPPED_BYTES))
 def wrapped_bytes(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
     columns = ["start_ns", "name", "stack", "dtypes", "step"]

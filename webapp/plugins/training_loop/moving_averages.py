@@ -177,7 +177,7 @@ def _rounded_away(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
 
 def wrong_weights(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
-    return swapped_average(run) + rounded_average(run)
+    return swapped_average(run) + rounded_average(run) + reversed_average(run)
 
 
 def swapped_average(run: Run) -> list[Finding]:

@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import TRAINING_MODE
-from lanescope.webapp.analysis.arrow_columns import having, texts_of, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.arrow_columns import having, phases_of_kind, texts_of, to_frame
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD
 from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.parameter_history import logged
@@ -27,19 +27,16 @@ from lanescope.webapp.runs.run import Run
 
 _MIN_CALLS, _LOOKED_AT = 8, 32
 _LOSS = re.compile(r"aten::(cross_entropy_loss|nll_loss|\w+_loss|kl_div|binary_cross_entropy\w*)")
-_FORWARD = schema.PhaseKind.forward.name
 
 
 def no_backward(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
     modes = logged(run, None, prefix=TRAINING_MODE)
     if modes.empty:
-        raise NotApplicable("record calls of a model with gradients, with --level access")
+        raise NotRecorded("record calls of a model with gradients, with --level access")
     scopes = texts_of(run, "op", "scope")
-    kinds = run.events("phase", columns=["kind"])["kind"].cast(pa.string())
-    backward = schema.PhaseKind.backward.name
-    passes = BACKWARD in scopes or pc.any(pc.equal(kinds, backward)).as_py()
-    if passes or schema.OpScope.compiled.name in scopes:
+    backward = schema.PhaseKind.backward.name in texts_of(run, "phase", "kind")
+    if backward or BACKWARD in scopes or schema.OpScope.compiled.name in scopes:
         return []
     found = []
     for rank in run.ranks:
@@ -57,8 +54,7 @@ def _losses(run: Run, rank: int) -> pd.DataFrame:
     step, stack."""
     found = []
     for thread in run.threads_of(rank):
-        phases = to_frame(run.events("phase", rank, thread.thread, ["start_ns", "kind"]))
-        calls = phases.loc[phases["kind"].astype("str") == _FORWARD, "start_ns"].sort_values()
+        calls = phases_of_kind(run, schema.PhaseKind.forward, rank, thread.thread)["start_ns"]
         if len(calls) < _MIN_CALLS:
             continue
         columns = ["start_ns", "duration_ns", "depth", "name", "step", "stack"]

@@ -14,10 +14,11 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.loop_names import SEEDED_SAMPLES
 from lanescope.collector.format.names import RANDOM_STATE
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.fault_series import found_in_rows
-from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_rows
+from lanescope.webapp.analysis.nothing_to_check import need_recorded
 from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
@@ -33,7 +34,7 @@ _MIN_FETCHES, _MIN_SEEDED = 3, 16  # of a place, and samples in all of them
 
 def _states(run: Run) -> pd.DataFrame:
     rows = logged(run, None, prefix=RANDOM_STATE).sort_values(["step", "name"])
-    return need_rows(rows, "record training steps with --level access: no state was sampled")
+    return need_recorded(rows, "record training steps with --level access: no state was sampled")
 
 
 @found_in_rows(_states)
@@ -63,7 +64,7 @@ def seeded_again(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
 def same_orders(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per rank and length. Raises NotApplicable."""
     orders = logged(run, None, prefix=LOADER_ORDER)
-    need_rows(orders, "record iterations over a DataLoader that shuffles with --level access")
+    need_recorded(orders, "record iterations over a DataLoader that shuffles with --level access")
     length = orders["name"].astype("str").str.rsplit("/", n=1).str[-1].astype("int64")
     found = []
     for (key, samples), own in orders.groupby([orders["rank"], length], sort=True):
@@ -77,7 +78,7 @@ def same_orders(run: Run) -> list[Finding]:
 def seeded_samples(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per line. Raises NotApplicable."""
     if not any(run.counts_of(rank)["gradient"] for rank in run.ranks):
-        raise NotApplicable("record an optimizer step: the run has no steps")
+        raise NotRecorded("record an optimizer step: the run has no steps")
     rows = logged(run, None, prefix=SEEDED_SAMPLES)
     if rows.empty:
         return []
@@ -94,9 +95,8 @@ def seeded_samples(run: Run) -> list[Finding]:
 def _each_is_trained_on(run: Run, rank: int, fetches: pd.Series) -> bool:
     """Whether a backward follows each of these instants before the next; after the last it may
     not."""
-    rows = run.events("phase", rank, columns=["kind", "start_ns"]).to_pandas()
-    begins = rows.loc[rows["kind"].astype("str") == schema.PhaseKind.backward.name, "start_ns"]
-    counts = begins.sort_values().searchsorted(fetches.sort_values())
+    begins = phases_of_kind(run, schema.PhaseKind.backward, rank)["start_ns"]
+    counts = begins.searchsorted(fetches.sort_values())
     return bool((pd.Series(counts).diff().dropna() > 0).all())
 
 

@@ -127,7 +127,7 @@ def _in_row(
     return None
 
 
-def look(
+def slices_in_window(
     timeline: Timeline, lane_id: int, row: int, window: tuple[int, int], shorter: int | None = None
 ) -> dict[str, Any]:
     """Returns the slices of a row that touch [t0, t1): the longest, how many begin there, how much

@@ -11,15 +11,8 @@ from typing import Any
 import flask
 
 from lanescope.webapp.runs import units
+from lanescope.webapp.timeline.search import marks
 from lanescope.webapp.timeline.search.lookup import find
-from lanescope.webapp.timeline.search.marks import (
-    MAX_BUCKETS,
-    MAX_MODULES,
-    SearchRequest,
-    hits,
-    modules,
-    place_among,
-)
 from lanescope.webapp.timeline.timeline import Timeline
 
 _Answer = dict[str, Any] | tuple[dict[str, Any], int]
@@ -32,10 +25,10 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
     def known_modules(etag: str) -> _Answer:
         if etag != timeline.etag:
             return _other()
-        if timeline.run.counts["op"] > MAX_MODULES:
-            limit = units.count(MAX_MODULES)
+        if timeline.run.counts["op"] > marks.MAX_MODULES:
+            limit = units.count(marks.MAX_MODULES)
             return {"modules": [], "left_out": f"modules are searched in up to {limit} ops"}
-        return {"modules": list(modules(timeline).texts), "left_out": ""}
+        return {"modules": list(marks.modules(timeline).texts), "left_out": ""}
 
     @server.post("/api/find/<etag>")
     def find_next(etag: str) -> _Answer:
@@ -50,9 +43,9 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
             return {"error": "expected names, modules, t, lane, row and dir"}, 400
         found = find(timeline, wanted, place, forward)
         if found is None:
-            return {"ref": None, "total": place_among(timeline, wanted, place)[1]}
+            return {"ref": None, "total": marks.place_among(timeline, wanted, place)[1]}
         key = (found["start_ns"], found["lane"], found["row"])
-        found["position"], found["total"] = place_among(timeline, wanted, key)
+        found["position"], found["total"] = marks.place_among(timeline, wanted, key)
         return found
 
     @server.post("/api/hits/<etag>")
@@ -67,13 +60,13 @@ def register(server: flask.Flask, timeline: Timeline) -> None:
             many = int(asked["buckets"])
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
             return {"error": "expected names, modules, t0, t1, lanes and buckets"}, 400
-        if not 0 <= window[0] < window[1] <= 1 << 53 or not 1 <= many <= MAX_BUCKETS:
-            limits = f"0 <= t0 < t1 and 1 to {MAX_BUCKETS} buckets"
+        if not 0 <= window[0] < window[1] <= 1 << 53 or not 1 <= many <= marks.MAX_BUCKETS:
+            limits = f"0 <= t0 < t1 and 1 to {marks.MAX_BUCKETS} buckets"
             return {"error": f"expected {limits}, not {window} and {many}"}, 400
-        return hits(timeline, wanted, window, lanes, many)
+        return marks.hits(timeline, wanted, window, lanes, many)
 
 
-def _wanted(timeline: Timeline, asked: Any) -> SearchRequest:
+def _wanted(timeline: Timeline, asked: Any) -> marks.SearchRequest:
     names = [int(name) for name in asked["names"]]
 
     def listed(part: str) -> list[int] | None:
@@ -82,7 +75,7 @@ def _wanted(timeline: Timeline, asked: Any) -> SearchRequest:
     def limit(part: str) -> int | None:
         return None if asked.get(part) is None else int(asked[part])
 
-    return SearchRequest(
+    return marks.SearchRequest(
         timeline,
         names,
         listed("modules") or [],

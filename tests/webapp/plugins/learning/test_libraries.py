@@ -116,3 +116,14 @@ def test_a_layer_that_the_program_adds_to_a_library_in_vain(tmp_path: Path) -> N
     found = severities(tmp_path, "model = Wrapped(Encoder(False))\nmodel.head = nn.Linear(8, 2)")
     assert found["head.weight"] == "warning"
     assert found["encoder.mask"] == "info"
+
+
+def test_a_loss_that_depends_on_nothing_of_a_library_but_one_layer(tmp_path: Path) -> None:
+    model = """
+model = Encoder(True)
+def uses(x):
+    states, pooled = model(x)
+    return (states > 0).float() + model.mask
+"""
+    found = severities(tmp_path, model, pools=True, call="uses")
+    assert found["body.weight"] == found["pooler.dense.weight"] == "warning"

@@ -79,8 +79,8 @@ def later_start(base: Run) -> LaterStart | None:
 
 
 def resumed_notes(base: Run, run: Run) -> list[str]:
-    """Returns which steps stand side by side, and what the checkpoint did not bring back, as far
-    as that was sampled. `base` is what `continued` returned."""
+    """Returns notes: which steps are compared, and which sampled states the checkpoint did not
+    restore. `base` is what `continued` returned."""
     later = later_start(base)
     if later is None:
         return []

@@ -16,7 +16,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.collector.format import schema
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind, to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
 from lanescope.webapp.plugins.diff.values.closeness import relative_of
@@ -89,9 +90,8 @@ def optimizing(run: Run, ops: Ops, words: Words) -> BoolArray:
 
 @lru_cache(maxsize=4)  # each pair of threads asks
 def _optimizers(run: Run) -> frozenset[str]:
-    phases = run.events("phase", columns=["kind", "name"])
-    steps = phases.filter(pc.equal(phases["kind"], "optimizer"))
-    return frozenset(pc.unique(steps["name"]).to_pylist())
+    columns = ["start_ns", "name"]
+    return frozenset(phases_of_kind(run, schema.PhaseKind.optimizer, columns=columns)["name"])
 
 
 def _inside(names: frozenset[str], ops: Ops, words: Words) -> BoolArray:
