@@ -104,7 +104,8 @@ def _users(graph: LossGraph, node: LossNode) -> list[LossNode]:
 def _over_columns(graph: LossGraph, node: LossNode, shape: list[int]) -> LossNode | None:
     """What sums weights [rows, columns] over the columns, or picks one of each row."""
     for user in _users(graph, node):
-        for one in (user, *(_users(graph, user) if user.name in ("Log", "Mul") else ())):
+        later = _users(graph, user) if user.name in ("Log", "Mul") else []
+        for one in [user, *later]:
             shapes = input_shapes(one)
             if one.name == "Gather" and shapes == [shape, [shape[0], 1]]:
                 return one
