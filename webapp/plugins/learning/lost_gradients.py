@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
-from lanescope.webapp.analysis.access_site import readers_of
+from lanescope.webapp.analysis.access_site import reading
 from lanescope.webapp.analysis.arrow_columns import having, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
 from lanescope.webapp.analysis.links import at_place
@@ -65,7 +65,6 @@ _ENDS = {
     "in_place": "overwrites what backward knows by its old value; leave `.data` out",
 }
 """Causes of breaks in the autograd graph that a program can take away, and how."""
-_BEGINS = "aten::fill_"  # the gradient of the loss, with 1
 _SINGLE = ("no_grad", "checkpoint", "detached", "number")
 """Of these the only one in a graph is where the gradient of a part of it ends."""
 _MOST = 0.75
@@ -308,15 +307,12 @@ def cut_before(run: Run, rank: int, instant: int) -> LossPlace | None:
     if after["sequence"].notna().any():
         return None
     last = int(np.flatnonzero(ops["sequence"].notna())[-1])
-    computed = ops.iloc[last + 1 :]
-    computed = computed[~computed["name"].isin((*NUMBERS, _BEGINS))]
+    computed = ops.iloc[last + 1 :][lambda one: ~one["name"].isin((*NUMBERS, "aten::fill_"))]
+    computed = reading(run, rank, int(ops["start_ns"].iloc[last]), computed, instant)
     if computed.empty:
         return None
-    window = int(ops["start_ns"].iloc[last]), int(computed["start_ns"].iloc[0])
-    reads = computed["start_ns"].isin(readers_of(run, rank, *window, instant))
-    computed = computed[reads] if reads.any() else computed
-    hard = computed["name"].iloc[0] in COMPARISONS
-    return _at(run, rank, computed.iloc[0], _ENDS["integer"] if hard else NO_GRAPH)
+    words = _ENDS["integer"] if computed["name"].iloc[0] in COMPARISONS else NO_GRAPH
+    return _at(run, rank, computed.iloc[0], words)
 
 
 def _phases(run: Run, rank: int) -> pd.DataFrame:
