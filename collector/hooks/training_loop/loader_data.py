@@ -4,6 +4,7 @@ parts of a dataset share."""
 from __future__ import annotations
 
 import weakref
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from ...recorder.recorder import Recorder
 from ..patches import caller
 from ..stacks import program_place
 
-_MAX_DATASETS, _MAX_INDICES = 16, 100_000
+_MAX_DATASETS, _MAX_INDICES = 8, 100_000
 
 
 class LoaderData:
@@ -26,7 +27,7 @@ class LoaderData:
         self._is_library = is_library
         self._numbers: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._count = 0
-        self._parts: dict[int, tuple[weakref.ref[Any], frozenset[int]]] = {}
+        self._parts: dict[int, array[int]] = {}  # indices, by number
 
     def begins(self, iterator: Any) -> None:
         """Looks at an iteration that begins."""
@@ -34,8 +35,11 @@ class LoaderData:
         number = next((key for key, one in self._numbers.items() if one is dataset), None)
         with self._recorder.contain_errors():
             if number is None:
+                try:
+                    self._numbers[self._count] = dataset
+                except TypeError:  # a list: there are no weak references to it
+                    return
                 number = self._count
-                self._numbers[number] = dataset  # fails for a list, which has no weak references
                 self._count += 1
                 self._shares(number, dataset)
             place = program_place(caller(2), self._is_library)
@@ -47,16 +51,19 @@ class LoaderData:
         own = _indices(dataset.indices)
         if own is None:
             return
-        for other, (of, theirs) in self._parts.items():
-            if of() is dataset.dataset:
-                sizes = f"{other}/{number}/{len(theirs)}/{len(own)}"
-                self._recorder.value(f"{SHARED_SAMPLES}{sizes}", float(len(own & theirs)))
-        self._parts[number] = weakref.ref(dataset.dataset), own
+        for number_of, theirs in self._parts.items():
+            other = self._numbers.get(number_of)
+            if other is not None and other.dataset is dataset.dataset:
+                sizes = f"{number_of}/{number}/{len(theirs)}/{len(own)}"
+                both = float(len({*own}.intersection(theirs)))
+                self._recorder.value(f"{SHARED_SAMPLES}{sizes}", both)
+        self._parts[number] = own
 
 
-def _indices(indices: Any) -> frozenset[int] | None:
-    """Returns the different indices of a subset; None where there are many, or no numbers."""
-    if len(indices) > _MAX_INDICES:
+def _indices(indices: Any) -> array[int] | None:
+    """Returns the different indices of a subset; None where they are many, or no numbers."""
+    try:
+        numbers = indices.tolist() if isinstance(indices, torch.Tensor) else indices
+        return None if len(numbers) > _MAX_INDICES else array("q", {*map(int, numbers)})
+    except (TypeError, ValueError):
         return None
-    numbers = indices.tolist() if isinstance(indices, torch.Tensor) else indices
-    return frozenset(map(int, numbers))
