@@ -28,3 +28,7 @@ an iteration goes through, as it begins. A list has none."""
 SHARED_SAMPLES = f"{BATCHES}shared/"
 """Prefix; the numbers of two Subsets of one dataset and how many samples each has follow, each
 after a slash: how many samples both have."""
+
+SAMPLER_PADDING = f"{BATCHES}padding/"
+"""Prefix; the length of a dataset follows: how many samples a DistributedSampler that an iteration
+begins with hands out twice, so that each rank has as many."""

@@ -206,6 +206,10 @@ UNFINISHED_WORK = "lanescope/threads/unfinished/"
 thread follow, after a slash: how many items that hold data are left in a queue from which it was
 the last to take."""
 
+CANCELLED_TASK = "lanescope/threads/cancelled_task/"
+"""Prefix; file.py:12 where a task of asyncio waits as its loop ends and the name of its function
+follow, after a slash: how many tasks were not done there, and that nothing waits for any more."""
+
 SEEDED_SAMPLES = "lanescope/training_loop/seeded_samples/"
 """Prefix; file.py:12 of torch.manual_seed() within a fetch of a DataLoader and the seed follow,
 after a slash: for how many samples of that fetch numbers were drawn after it."""

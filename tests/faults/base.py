@@ -58,10 +58,11 @@ WAIT_S = 30
 """How long at most a program is watched before Ctrl-C."""
 
 
-def ctrl_c_at_rest(after_s: int = 0, signal: str = "INT") -> None:
+def ctrl_c_at_rest(after_s: int = 0, signal: str = "INT", also: tuple[int, ...] = ()) -> None:
     """Has Ctrl-C end this process once its watchdog has seen a rest, `after_s` from now or later,
     as a user would who sees nothing happen: again where it does not end, and in the end by SIGKILL.
-    `signal`: another one than that of Ctrl-C. Does nothing where it is not recorded."""
+    `signal`: another one than that of Ctrl-C. `also`: processes that get it too, as those of a
+    terminal do. Does nothing where it is not recorded."""
     recorded = os.environ.get("LANESCOPE_RECORD")
     if recorded is None:
         return
@@ -70,9 +71,9 @@ def ctrl_c_at_rest(after_s: int = 0, signal: str = "INT") -> None:
     newer = f"find {seen} -newer $now 2>/dev/null | grep -q ."
     looks = f"for i in $(seq {WAIT_S}0); do {newer} && break; sleep 0.1; done"
     loop = f"sleep {after_s}; now=$(mktemp); {looks}"
-    ends = (
-        f"rm $now; for i in 1 2 3; do kill -{signal} $PPID || exit; sleep 1; done; kill -KILL $PPID"
-    )
+    others = f"kill -{signal} {' '.join(map(str, also))}; " if also else ""
+    kills = f"for i in 1 2 3; do kill -{signal} $PPID || exit; sleep 1; done; kill -KILL $PPID"
+    ends = f"rm $now; {others}{kills}"
     null = subprocess.DEVNULL
     # In the background of a shell that has ended: a process with a child may be a launcher.
     subprocess.run(["sh", "-c", f"({loop}; {ends}) &"], stdout=null, stderr=null, check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
-from tests.faults import built_again, mixed_up, two_runs, two_starts, two_teachers
+from tests.faults import built_again, mixed_up, two_resumes, two_runs, two_starts, two_teachers
 from tests.faults.base import Fault, Program
 from tests.faults.inputs import (
     changed_slices,
@@ -61,12 +61,14 @@ from tests.faults.ranks import (
     kept_models,
     metrics,
     one_model,
+    orders,
     parts,
     reduced,
     slow,
     splits,
     summed_parts,
     unfrozen,
+    wrong_groups,
 )
 from tests.faults.threads import (
     drawn_apart,
@@ -161,7 +163,10 @@ _ROOMS = (
     splits,
     summed_parts,
     unfrozen,
+    orders,
+    wrong_groups,
     again,
+    two_resumes,
     two_runs,
     two_starts,
     two_teachers,

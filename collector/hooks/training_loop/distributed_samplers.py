@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.utils.data import DistributedSampler, Subset
 
-from ...format.loader_names import SAMPLED_SUBSET
+from ...format.loader_names import SAMPLED_SUBSET, SAMPLER_PADDING
 from ...format.names import SAMPLER_END, SAMPLER_EPOCH, SAMPLER_SEED
 from ...recorder.recorder import Recorder
 from ..training.replication import short_hash
@@ -27,7 +27,9 @@ class DistributedSamplers:
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def begins(self, sampler: Any) -> None:
-        """Records the state of a sampler that shuffles, as an iteration begins."""
+        """Records what a sampler pads as an iteration begins, and how one shuffles."""
+        if isinstance(sampler, DistributedSampler) and not sampler.drop_last:
+            self._padding(sampler)
         if not _shuffles(sampler):
             return
         if sampler not in self._numbers:
@@ -41,6 +43,13 @@ class DistributedSamplers:
         if _shuffles(sampler):
             number = self._numbers.setdefault(sampler, len(self._numbers))
             self._recorder.value(f"{SAMPLER_END}{number}", float(sampler.epoch))
+
+    def _padding(self, sampler: Any) -> None:
+        with self._recorder.contain_errors(), self._recorder.own_torch():
+            length = len(sampler.dataset)
+            if 0 < length < sampler.total_size:
+                padding = float(sampler.total_size - length)
+                self._recorder.value(f"{SAMPLER_PADDING}{length}", padding)
 
     def _subset(self, sampler: Any, number: int) -> None:
         ranks = int(self._recorder.process.get("world_size", 1))

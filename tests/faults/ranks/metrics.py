@@ -1,4 +1,5 @@
-"""Programs whose ranks evaluate apart, and use numbers of their own or average unequal means."""
+"""Programs whose ranks evaluate apart, and use numbers of their own, average unequal means or count
+samples twice."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from tests.faults.ranks.one_model import begin, net, rank_faults, sgd, train
 
@@ -116,7 +118,78 @@ def accuracy_of_uneven_parts(planted: bool) -> None:
     _epochs(after)
 
 
+# samples that are counted twice ------------------------------------------------------------------
+
+
+def _evaluated(samples: Any, count: Callable[[Any, Any], torch.Tensor]) -> None:
+    """Evaluates data after each epoch, by a sampler of ranks, and sums what was counted."""
+    x = torch.randn(33, 8, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(x, (x.sum(1) > 0).long())
+
+    def after(model: Any, _: object) -> None:
+        total = torch.zeros(2)
+        for rows, y in DataLoader(data, 4, sampler=samples(data)):
+            total += count(model(rows), y)
+        dist.all_reduce(total)
+
+    _epochs(after)
+
+
+def _right(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.stack([(out.argmax(1) == y).sum(), torch.tensor(len(y))])
+
+
+def _own_rows(data: Any) -> Any:
+    return range(dist.get_rank(), len(data), dist.get_world_size())
+
+
+def accuracy_over_a_padded_sampler(planted: bool) -> None:
+    """Right answers are counted over a sampler that hands out a sample twice."""
+
+    def padded(data: Any) -> Any:
+        return DistributedSampler(data, shuffle=False)
+
+    _evaluated(padded if planted else _own_rows, _right)
+
+
+def loss_over_a_padded_sampler(planted: bool) -> None:
+    """So with losses; the twin drops the rest."""
+
+    def count(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.stack([F.cross_entropy(out, y, reduction="sum"), torch.tensor(float(len(y)))])
+
+    _evaluated(lambda data: DistributedSampler(data, drop_last=not planted), count)
+
+
+def accuracy_over_a_shuffled_sampler(planted: bool) -> None:
+    """So with one that shuffles. The twin gathers all answers, and cuts them to the length of the
+    data."""
+    x = torch.randn(33, 8, generator=torch.Generator().manual_seed(1))
+    data = TensorDataset(x, (x.sum(1) > 0).long())
+
+    def after(model: Any, _: object) -> None:
+        sampler: DistributedSampler[Any] = DistributedSampler(data, shuffle=planted)
+        loader = DataLoader(data, 4, sampler=sampler)
+        own = torch.cat([(model(rows).argmax(1) == y).float() for rows, y in loader])
+        if planted:
+            dist.all_reduce(own.sum())
+        else:
+            parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+            dist.all_gather(parts, own)
+            torch.stack(parts, 1).flatten()[: len(data)].mean()
+
+    _epochs(after)
+
+
 FAULTS = (
+    *rank_faults(
+        "samples that an evaluation counts twice",
+        "wrong_average",
+        "counts 1 of 33 samples twice",
+        accuracy_over_a_padded_sampler,
+        loss_over_a_padded_sampler,
+        accuracy_over_a_shuffled_sampler,
+    ),
     *rank_faults(
         "plateaus of single ranks",
         "rank_divergence",

@@ -195,7 +195,7 @@ def result_awaited_in_a_coroutine(planted: bool) -> None:
         async def once() -> None:
             future = pool.submit(_busy)
             if planted:
-                future.result()
+                future.result()  # named
             else:
                 await asyncio.wrap_future(future)
 

@@ -1,13 +1,15 @@
-"""Work whose result is lost: daemon threads that the end of the program stops, and processes that
-write to their own copy of memory."""
+"""Work whose result is lost: daemon threads and tasks that the end of the program stops, and
+processes that write to their own copy of memory."""
 
 from __future__ import annotations
 
+import asyncio
 import io
 import multiprocessing
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -200,7 +202,90 @@ def _forms(name: str, says: str, *programs: Program) -> tuple[Fault, ...]:
     )
 
 
+# tasks of an event loop ---------------------------------------------------------------------------
+
+
+async def _train_beside(model: nn.Module, started: Callable[[int], None]) -> None:
+    for step in range(12):
+        _train(model, 1, seed=step)
+        await asyncio.sleep(0.01)
+        if step % 4 == 3:
+            started(step)
+
+
+async def _beat() -> None:
+    while True:
+        await asyncio.sleep(0.01)
+
+
+def evaluation_in_a_task(planted: bool) -> None:
+    """Evaluations are started and not awaited; the twin gathers them."""
+    model = nn.Linear(8, 4)
+
+    async def evaluate() -> None:
+        total = torch.zeros(())
+        for _ in range(5):
+            await asyncio.sleep(0.1)
+            total += model(torch.randn(8, 8)).detach().square().mean()
+
+    async def main() -> None:
+        tasks: list[Any] = []
+        await _train_beside(model, lambda _: tasks.append(asyncio.create_task(evaluate())))
+        if not planted:
+            await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+
+
+def checkpoint_in_a_task(planted: bool) -> None:
+    """So with checkpoints, beside a task that serves until the end."""
+    model = nn.Linear(8, 4)
+
+    async def save(step: int) -> None:
+        state = {name: one.clone() for name, one in model.state_dict().items()}
+        await asyncio.sleep(_SLOW_S)
+        torch.save(state, io.BytesIO())
+
+    async def main() -> None:
+        beat = asyncio.create_task(_beat())
+        tasks: list[Any] = []
+        await _train_beside(model, lambda step: tasks.append(asyncio.create_task(save(step))))
+        if not planted:
+            await asyncio.wait(tasks)
+        beat.add_done_callback(lambda _: None)
+
+    asyncio.run(main())
+
+
+def upload_in_a_loop_that_is_closed(planted: bool) -> None:
+    """A loop of the program's own runs to the end of its main coroutine, and is closed."""
+    model = nn.Linear(8, 4)
+    kept: list[Any] = []
+
+    async def upload(step: int) -> None:
+        data = model.weight.detach().clone()
+        for part in data.chunk(4):
+            await asyncio.sleep(_SLOW_S)
+            part.sum()
+
+    async def main() -> None:
+        await _train_beside(model, lambda step: kept.append(asyncio.ensure_future(upload(step))))
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    if not planted:
+        loop.run_until_complete(asyncio.wait(kept))
+    loop.close()
+
+
 FAULTS = (
+    *_forms(
+        "tasks that an event loop cancels as it ends",
+        "cancelled there",
+        evaluation_in_a_task,
+        checkpoint_in_a_task,
+        upload_in_a_loop_that_is_closed,
+    ),
     *_forms(
         "work of a daemon thread that is lost",
         "Python stops daemon threads",

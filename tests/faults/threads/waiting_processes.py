@@ -148,6 +148,35 @@ def reports_are_read_at_the_end(planted: bool) -> None:
         reports.get()
 
 
+def _joined_first(method: str, planted: bool, parts: int) -> None:
+    """Ctrl-C comes to the process as well whose result is still in the queue."""
+    context: Any = multiprocessing.get_context(method)
+    results = context.Queue()
+    process = context.Process(target=_answers, args=(results, parts))
+    process.start()
+    ctrl_c_at_rest(SILENT_S, also=(process.pid,))
+    if planted:
+        process.join()
+    for _ in range(parts):
+        results.get()
+    process.join()
+
+
+def joined_before_its_results_are_read(planted: bool) -> None:
+    """A process that is spawned."""
+    _joined_first("spawn", planted, 1)
+
+
+def forked_and_joined_before_it_is_read(planted: bool) -> None:
+    """One that is forked."""
+    _joined_first("fork", planted, 1)
+
+
+def joined_before_many_results_are_read(planted: bool) -> None:
+    """And one with several results."""
+    _joined_first("spawn", planted, 20)
+
+
 def _doubles(tasks: Any, results: Any, wrong: int) -> None:
     """Doubles numbers until None comes, and raises at a wrong one."""
     while (number := tasks.get()) is not None:
@@ -341,6 +370,13 @@ FAULTS = (
         joined_before_its_result_is_read,
         one_of_two_results_is_read,
         reports_are_read_at_the_end,
+        says="a reader of its multiprocessing.Queue",
+    ),
+    *deadlocks(
+        "a process joined before its queue is read, all in one terminal",
+        joined_before_its_results_are_read,
+        forked_and_joined_before_it_is_read,
+        joined_before_many_results_are_read,
         says="a reader of its multiprocessing.Queue",
     ),
     *deadlocks(

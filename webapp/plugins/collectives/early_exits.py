@@ -10,6 +10,8 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.links import at_place, step_bounds
+from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -25,15 +27,30 @@ class Leaving:
     ranks: tuple[int, ...]
     step: int  # the last one that they finished
     ran_out: bool  # a DataLoader had no more batches for them
+    skipped: int | None  # the first step in which they called the model once more than others
 
     def words(self, run: Run) -> str:
         """Rank 1 ran out of data after step 9."""
         how = "ran out of data" if self.ran_out else "left the training loop"
+        if self.skipped is not None:
+            forward = schema.PhaseKind.forward.name
+            bounds = step_bounds(run, self.ranks[0], self.skipped)
+            at = at_place(phase_place(run, self.ranks[0], forward, bounds))
+            how = (
+                f"skipped an optimizer step that others took (in step {self.skipped} the model is "
+                f"called once more{at}), so that its reductions met those of the next step of "
+                f"others, {how}"
+            )
         return f"{units.sentence(ranks_in(run, self.ranks))} {how} after step {self.step}"
 
     @property
     def advice(self) -> str:
         """What to do about it."""
+        if self.skipped is not None:
+            return (
+                "Let all ranks skip a step, or none: all_reduce the condition, such as a loss that "
+                "is not finite."
+            )
         if self.ran_out:
             return (
                 "Give all ranks the same number of batches (drop_last, DistributedSampler), or "
@@ -68,7 +85,21 @@ def left_training(run: Run) -> Leaving | None:
     goes_on = goes_on or any(rank not in rest for rank in gone)
     if not goes_on:
         return None
-    return Leaving(rest, first, all(_ran_out(phases[rank]) for rank in rest))
+    others = [rank for rank in finished if rank not in rest]
+    skipped = _skipped({rank: phases[rank] for rank in (*rest, *others)}, rest)
+    return Leaving(rest, first, all(_ran_out(phases[rank]) for rank in rest), skipped)
+
+
+def _skipped(phases: dict[int, pd.DataFrame], ranks: tuple[int, ...]) -> int | None:
+    """The first step in which all of some ranks called the model once more than the others did."""
+    calls = {
+        rank: own.loc[own["kind"] == schema.PhaseKind.forward.name, "step"].value_counts()
+        for rank, own in phases.items()
+    }
+    table = pd.DataFrame(calls).dropna().sort_index()
+    others = table.drop(columns=list(ranks))
+    more = (others.nunique(axis=1) == 1) & table[list(ranks)].eq(others.max(axis=1) + 1, 0).all(1)
+    return int(table.index[more][0]) if 0 < 2 * more.sum() <= len(table) else None
 
 
 def _phases(run: Run, rank: int) -> pd.DataFrame:

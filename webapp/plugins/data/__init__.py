@@ -144,6 +144,20 @@ PLUGIN = Plugin(
             misses="means that the program divides in Python; last batches of other lengths",
         ),
         Question(
+            "Evaluations that count samples twice",
+            "padded_evaluations:padded_evaluations",
+            ("wrong_average",),
+            needs="level access; an evaluation over a DistributedSampler, and a sum over the ranks",
+            misses="results that are gathered; less than 0.5 % of the samples; other samplers",
+        ),
+        Question(
+            "Numbers that ranks reduce in different orders",
+            "rank_metrics:metric_orders",
+            ("wrong_average",),
+            needs="level access; several numbers that are reduced one by one in each of 3 steps",
+            misses="numbers that the same operator makes; tensors of several numbers",
+        ),
+        Question(
             "Gathered activations without their gradients",
             "gathered_activations:gathered_activations",
             ("wrong_gradient",),

@@ -6,7 +6,8 @@ same too (or dropout made them differ). Where ranks each take a part of the same
 the model, outputs differ. Ranks that sum activations in forward by hand hold parts of one model.
 
 Same order: a DistributedSampler that shuffles was iterated to the end twice or more with backward
-in between, always with the same epoch, from which and its seed it computes the order.
+in between, always with the same epoch, from which and its seed it computes the order. Or it got
+another epoch only during an iteration, which so has the order of the one before.
 """
 
 from __future__ import annotations
@@ -116,40 +117,58 @@ def same_order(run: Run) -> list[Finding]:
     for (rank, name), own in begun.groupby(["rank", "name"], observed=True, sort=True):
         mine = ended[(ended["rank"] == rank) & (ended["name"].astype("str") == str(name))]
         trained = _trained(run, int(rank), own.sort_values("time_ns"), mine)
-        if len(trained) > 1 and trained["value"].nunique() == 1:
+        repeats = trained["value"].diff() == 0
+        too_late = repeats & (trained["ended"] != trained["value"])
+        if len(trained) > 1 and (repeats[1:].all() or too_late.any()):
             found.setdefault(str(name), []).append((int(rank), trained))
     return [_same_order(run, several) for several in found.values()]
 
 
 def _trained(run: Run, rank: int, begun: pd.DataFrame, ended: pd.DataFrame) -> pd.DataFrame:
-    """The iterations to the last batch during which the rank ran backward."""
+    """The iterations to the last batch during which the rank ran backward; ended: the epoch of the
+    sampler at their end."""
     starts = phases_of_kind(run, schema.PhaseKind.backward, rank)["start_ns"].to_numpy()
-    ends = np.sort(ended["time_ns"].to_numpy())
+    ended = ended.sort_values("time_ns")
+    ends = ended["time_ns"].to_numpy()
     begins = begun["time_ns"].to_numpy()
     place = np.searchsorted(ends, begins)
     until = np.append(ends, begins[-1:])[np.minimum(place, len(ends))]  # none: no backward fits
     following = np.append(begins[1:], np.iinfo(np.int64).max)
     whole = (place < len(ends)) & (until < following)
-    return begun[whole & (np.searchsorted(starts, until) > np.searchsorted(starts, begins))]
+    trained = whole & (np.searchsorted(starts, until) > np.searchsorted(starts, begins))
+    return begun[trained].assign(ended=ended["value"].to_numpy()[place[trained]])
 
 
 def _same_order(run: Run, several: list[tuple[int, pd.DataFrame]]) -> Finding:
     rank, trained = several[0]
-    second = trained.iloc[1]
+    repeats = trained["value"].diff() == 0
+    second = trained[repeats].iloc[0]
     window = (int(second["time_ns"]), run.duration_ns)
+    epoch = int(second["value"])
+    title = (
+        f"{units.count(len(trained))} epochs use the same order of samples: the epoch of the "
+        f"DistributedSampler stays {epoch}. Call sampler.set_epoch(epoch) before each epoch."
+    )
+    if not repeats[1:].all():
+        second = trained[repeats & (trained["ended"] != trained["value"])].iloc[0]
+        epoch = int(second["value"])
+        title = (
+            f"Two epochs use the same order of samples: the DistributedSampler begins both with "
+            f"epoch {epoch}, and gets epoch {int(second['ended'])} only within the second one, "
+            "when its order is drawn already. Call sampler.set_epoch(epoch) before the loop over "
+            "the DataLoader."
+        )
     return finding_at(
         run,
         rank,
         second,
         kind="repeated_data",
-        title=f"{units.count(len(trained))} epochs use the same order of samples: the epoch of the "
-        f"DistributedSampler stays {int(second['value'])}. Call sampler.set_epoch(epoch) before "
-        "each epoch.",
+        title=title,
         ranks=tuple(one for one, _ in several),
         where=phase_place(run, rank, schema.PhaseKind.data.name, window),
         evidence={
             "cause": "same_order",
-            "steps": len(trained),
-            "epoch": int(second["value"]),
+            "steps": int(repeats.sum()) + 1,
+            "epoch": epoch,
         },
     )

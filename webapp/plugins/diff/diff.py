@@ -17,7 +17,12 @@ import pandas as pd
 
 from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.bundles.comparable import comparable
-from lanescope.webapp.plugins.diff.initial_differences import draws_notes, loss_notes, start_notes
+from lanescope.webapp.plugins.diff.initial_differences import (
+    draws_notes,
+    loss_notes,
+    start_notes,
+    update_notes,
+)
 from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
 from lanescope.webapp.plugins.diff.pairing.rebuilt import rebuilt
 from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
@@ -198,6 +203,7 @@ def _cause_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]
     """Returns what may have made the runs differ; one that resumes draws other numbers anyway."""
     resumed = resumed_notes(base, run)
     own = [] if resumed else [*draws_notes(base, run, first), *start_notes(base, run)]
+    own += [] if resumed else update_notes(base, run)
     return [*resumed, *settings_notes(base, run), *own, *data_notes(base, run)]
 
 

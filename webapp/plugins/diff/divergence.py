@@ -17,6 +17,7 @@ _CAUSES = (
     "settings differ",
     "the precision",
     "the learning rate",
+    "the first update",
     "the mode differs",
     "the run draws",
     "the baseline draws",

@@ -1,5 +1,5 @@
 """Says of two runs in which other parameters or modes they begin, which random numbers one draws
-beside those that both draw, and that their losses differ.
+beside those that both draw, which updates differ first, and that their losses differ.
 
 From a call on that one run draws random numbers by, torch's generator is in another state, so
 weights, dropout and the order of data are others although the seed is the same. Losses differ where
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 import pyarrow.compute as pc
 
+from lanescope.collector.format import schema
 from lanescope.collector.format.names import EVALUATION_MODE, TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of
-from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.links import at_place, step_bounds
 from lanescope.webapp.analysis.parameter_history import logged, samples
-from lanescope.webapp.analysis.stack_frames import first_place, own_place
+from lanescope.webapp.analysis.stack_frames import first_place, own_place, phase_place
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer
 from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.runs import units
@@ -88,11 +89,44 @@ def _first_norms(run: Run) -> pd.DataFrame:
     return rows.astype({"parameter": "str", "dtype": "str"})
 
 
+_OTHER_UPDATE = 1e-3
+"""Relative difference of updates, which may be rounded otherwise."""
+
+
+def update_notes(base: Run, run: Run) -> list[str]:
+    """Returns a sentence about the first updates that differ where parameters and gradients, as far
+    as norms say, do not."""
+    columns = [*_KEYS, "step", "optimizer", "call"]
+    rows = samples(base).merge(samples(run), on=columns, suffixes=("_base", "_run"))
+    rows = rows[rows["optimizer"] >= 0].dropna(subset=["update_ratio_base", "update_ratio_run"])
+    same = pd.Series(True, index=rows.index)
+    for name in ("norm", "grad_norm"):
+        same &= (rows[f"{name}_base"] - rows[f"{name}_run"]).abs() <= _APART * rows[f"{name}_base"]
+    was, now = rows["update_ratio_base"], rows["update_ratio_run"]
+    other = (was - now).abs() > _OTHER_UPDATE * was
+    if not other.any() or not same[rows["step"] <= rows.loc[other, "step"].min()].all():
+        return []
+    rows = rows[other & (rows["step"] == rows.loc[other, "step"].min())]
+    first, rank = rows.iloc[0], int(rows["rank"].min())
+    step = int(first["step"])
+    optimizer = schema.PhaseKind.optimizer.name
+    place = at_place(phase_place(run, rank, optimizer, step_bounds(run, rank, step)))
+    return [
+        f"the first update that differs is that of step {step}{units.printable(place)}: parameters "
+        f"and gradients are the same, and that of {units.printable(str(first['parameter']))} is "
+        f"{units.number(float(now[first.name] / was[first.name]))} times as large: compare the "
+        "optimizer's state (is it loaded in both runs?) and its settings"
+    ]
+
+
 _DRAW = re.compile(
     r"aten::(bernoulli_|exponential_|multinomial|native_dropout|normal_|random_|randperm|uniform_)"
 )
 _EXTRA, _FOLLOWING = 16, 8
 """Draws of one run in a row, and later ones that have to be the same in both runs."""
+
+_AHEAD = 2
+"""Steps after the first difference whose draws prove that one up to it is left out."""
 
 
 class _Draw(NamedTuple):
@@ -107,7 +141,7 @@ def draws_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]:
     if first is None or first["rank"] not in base.ranks:
         return []
     rank, step = int(first["rank"]), int(first["step"])
-    was, now = _draws(base, rank, step), _draws(run, rank, step)
+    was, now = (_draws(one, rank, step + _AHEAD) for one in (base, run))
     at = next(
         (at for at, pair in enumerate(zip(was, now, strict=False)) if pair[0].key != pair[1].key),
         None,
@@ -121,7 +155,7 @@ def draws_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]:
         later = [draw.key for draw in others[at : at + _FOLLOWING]]
         known = [draw.key for draw in draws[at + 1 : at + _EXTRA + _FOLLOWING]]
         extra = (known[more : more + len(later)] for more in range(_EXTRA))
-        if later and any(keys == later for keys in extra):
+        if draws[at].step <= step and later and (later in extra or _again(draws, others, at)):
             place = own_place(one, rank, draws[at].stack)
             shown = f"{draws[at].key[0]}{at_place(place)}"
             return [
@@ -130,6 +164,19 @@ def draws_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]:
                 "others"
             ]
     return []
+
+
+def _again(draws: list[_Draw], others: list[_Draw], at: int) -> bool:
+    """Whether one run draws in each step what another one draws, and more, from a call on."""
+    steps = {draw.step for draw in draws[at:]} & {draw.step for draw in others[at:]}
+    for step in steps:
+        known, own = (
+            [draw.key for draw in side[at:] if draw.step == step] for side in (draws, others)
+        )
+        rest = iter(known)
+        if len(own) >= len(known) or not all(key in rest for key in own):
+            return False
+    return len(steps) > 1
 
 
 def _draws(run: Run, rank: int, until_step: int) -> list[_Draw]:

@@ -44,6 +44,7 @@ from lanescope.webapp.plugins.learning.divergence_causes import (
     left_whole,
     mixed_parts,
     not_reduced,
+    other_group,
     other_order,
     other_settings,
     reduced_too_early,
@@ -292,7 +293,9 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
     if known is None and parting.what == "parameter":
         known = other_settings(run, parting.ranks, parting.step)
         if known is None and parting.last_equal is None:
-            known = mixed_parts(run, parting.ranks, parting.rows)
+            known = mixed_parts(run, parting.ranks, parting.rows) or other_group(
+                run, parting.group, parting.ranks, parting.rows
+            )
         known = known or writes(run, parting.ranks, names, _since_equal(run, parting))
     elif known is None and parting.synchronised and not _was_cut_off(run, parting):
         known = other_order(parting.rows) or reduced_too_early(

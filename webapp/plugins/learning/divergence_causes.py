@@ -25,14 +25,15 @@ from lanescope.webapp.analysis.arrow_columns import (
     to_frame,
 )
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
-from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.links import and_more, at_place
 from lanescope.webapp.analysis.parameter_history import (
     gradient_rows,
     logged,
     sharded_names,
     wrapped,
 )
-from lanescope.webapp.analysis.stack_frames import own_place
+from lanescope.webapp.analysis.stack_frames import first_place, own_place
+from lanescope.webapp.plugins.learning.replicas import hashes
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -209,6 +210,33 @@ def mixed_parts(run: Run, ranks: tuple[int, ...], rows: pd.DataFrame) -> Cause |
                 "likewise for each other part."
             )
     return None
+
+
+def other_group(run: Run, group: str, ranks: tuple[int, ...], rows: pd.DataFrame) -> Cause | None:
+    """Returns that gradients are reduced with those of other parts: each rank of the group begins
+    with the values of a rank outside of it. `rows`: rank, step and parameter of values that differ.
+    """
+    known = hashes(run)
+    known = known[
+        (known["step"] == rows["step"].min()) & known["parameter"].isin(rows["parameter"])
+    ]
+    of_rank = {
+        int(rank): tuple(own.sort_values("parameter")["param_hash"])
+        for rank, own in known.groupby("rank")
+    }
+    same = [tuple(one for one in of_rank if of_rank[one] == of_rank.get(rank)) for rank in ranks]
+    if any({*one} <= {*ranks} for one in same):
+        return None
+    calls = collective_calls(run)
+    calls = calls[(calls["group"] == group) & (calls["rank"] == ranks[0])]
+    where = first_place(run, ranks[0], calls.loc[calls["phase"] != _FORWARD, "stack"][::-1])
+    parts = " and ".join(ranks_in(run, one) for one in same)
+    return Cause(
+        f"They hold different parts of one model: {parts} begin with the same values, so these are "
+        f"the replicas, and gradients are reduced in the wrong group{at_place(where)}. Reduce them "
+        f"in groups of ranks that hold the same part, as dist.new_group({sorted(same[0])}).",
+        where,
+    )
 
 
 def skipped_step(run: Run, ranks: tuple[int, ...], until: int) -> Cause | None:

@@ -31,7 +31,8 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_backward, need_ranks
-from lanescope.webapp.analysis.parameter_history import clip_place, last_logged, sharded_names
+from lanescope.webapp.analysis.parameter_history import clip_place, last_logged
+from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -128,10 +129,9 @@ def _logged(run: Run, rank: int) -> tuple[pd.Series, pd.Series]:
 
 
 def _gradients(run: Run, rank: int) -> tuple[pd.DataFrame, pd.Series]:
-    """Norms of a rank's gradients that are whole, and of all of them together by step and rank."""
-    columns = ["rank", "step", "parameter", "norm"]
+    """Norms of a rank's gradients, of shards its own part, and of all together by step and rank."""
+    columns = ["rank", "thread", "time_ns", "step", "parameter", "norm"]
     rows = to_frame(run.events("gradient", rank, columns=columns))
-    rows = rows[~rows["parameter"].isin(sharded_names(run))]
     squares = (rows["norm"] ** 2).groupby([rows["step"], rows["rank"]]).sum(min_count=1)
     return rows, squares.pow(0.5)
 
@@ -155,7 +155,10 @@ def _by_hand(
     rows = pd.concat([of_rank(rank)[0] for rank in ranks])
     if not (rows.groupby(["step", "parameter"])["norm"].nunique() > 1).any():
         return []
-    return [_finding(run, group, ranks, table[clipped.all(axis=1)])]
+    # The last that was done with gradients before the optimizer.
+    first = rows[rows["rank"] == ranks[0]].sort_values("time_ns").iloc[0]
+    where = place_before(run, ranks[0], str(first["thread"]), int(first["time_ns"]))
+    return [_finding(run, group, ranks, table[clipped.all(axis=1)], where=where)]
 
 
 def _are_replicas(run: Run, ranks: tuple[int, ...]) -> bool:
@@ -175,6 +178,7 @@ def _finding(
     ranks: tuple[int, ...],
     norms: pd.DataFrame,
     what: tuple[str, str] = _OF_PARTS,
+    where: str | None = None,
 ) -> Finding:
     step, first = int(norms.index[0]), norms.iloc[0]
     low, high = first.min(), first.max()
@@ -188,7 +192,7 @@ def _finding(
         title=f"{units.sentence(ranks_in(run, ranks))} {what[0]}: norms of {by} at step {step}, so "
         f"{what[1]}",
         ranks=ranks,
-        where=clip_place(run, ranks[0]),
+        where=where or clip_place(run, ranks[0]),
         evidence={
             "group": group,
             "group_title": group_title(run, group),

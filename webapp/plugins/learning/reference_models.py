@@ -5,6 +5,9 @@ its parameters are equal on all ranks of a group of replicas when first hashed, 
 later, and never on others, which call it as well. Models are numbered by class in the order of
 their first call, which a rank that evaluates more than others may change: of a class only one may
 be called so.
+
+So are copies of the model that the replicas train, by the names of their parameters, that never
+were equal, though each rank updates its own: they were made before the replicas were.
 """
 
 from __future__ import annotations
@@ -16,11 +19,12 @@ from lanescope.collector.format.loop_names import KEPT_HASH
 from lanescope.webapp.analysis.access_site import accesses_among, storage_names
 from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.learning.consistency import partings
 from lanescope.webapp.plugins.learning.replicas import replicas
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
@@ -41,22 +45,64 @@ def kept_models(run: Run) -> list[Finding]:
             continue
         for name, own in rows[rows["rank"].isin(ranks)].groupby("name", sort=False):
             model = str(name).partition("/")[0]
-            kept = None if model in found else _updated(own, ranks)
-            if kept is not None:
+            table = None if model in found else _by_step(own, ranks)
+            if table is None:
+                continue
+            kept = _updated(table)
+            if kept:
                 found[model] = _finding(run, str(name), ranks, kept, own)
+            elif _never_equal(table) and _is_copy(run, rows, model):
+                found[model] = _of_unlike_copies(run, str(name), ranks, own)
     return list(found.values())
 
 
-def _updated(own: pd.DataFrame, ranks: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Ranks that update a parameter which the others keep as it was; None where all or none do."""
+def _by_step(own: pd.DataFrame, ranks: tuple[int, ...]) -> pd.DataFrame | None:
+    """Hashes of a parameter by step and rank; None where there are fewer than two steps."""
     first = own.drop_duplicates(["step", "rank"])
     table = first.pivot(index="step", columns="rank", values="value").sort_index()
     table = table.reindex(columns=list(ranks)).dropna()
-    if len(table) < 2 or table.iloc[0].nunique() > 1:
-        return None
+    return None if len(table) < 2 else table
+
+
+def _updated(table: pd.DataFrame) -> tuple[int, ...]:
+    """Ranks that update a parameter which the others keep as it was; none where all do or none, or
+    where it does not begin equal."""
     changes = table.nunique() > 1
-    updated = tuple(int(rank) for rank in ranks if changes[rank])
-    return updated if 0 < len(updated) < len(ranks) else None
+    if table.iloc[0].nunique() > 1 or changes.all():
+        return ()
+    return tuple(int(rank) for rank in table.columns[changes])
+
+
+def _never_equal(table: pd.DataFrame) -> bool:
+    return bool((table.nunique(axis=1) > 1).all() and (table.nunique() == len(table)).all())
+
+
+def _is_copy(run: Run, rows: pd.DataFrame, model: str) -> bool:
+    """Whether a model has the parameters, by their names, that are trained."""
+    names = rows.loc[rows["name"].str.startswith(f"{model}/"), "name"]
+    own = {name.partition("/")[2] for name in names}
+    trained = set(gradient_rows(run)["parameter"])
+    return own <= trained | {name.partition(".")[2] for name in trained}
+
+
+def _of_unlike_copies(run: Run, name: str, ranks: tuple[int, ...], rows: pd.DataFrame) -> Finding:
+    model, _, parameter = name.partition("/")
+    first = rows[rows["rank"] == ranks[0]].sort_values("step").iloc[0]
+    return finding_at(
+        run,
+        ranks[0],
+        first,
+        kind="rank_divergence",
+        severity="error",
+        confidence="likely",
+        title=f"{units.sentence(ranks_in(run, ranks))} train one model, but each keeps and updates "
+        f"a copy of its own, {model}, and calls it without gradients: {parameter} is not equal at "
+        "any step. Copy the model once its ranks are equal (after DistributedDataParallel wraps "
+        "it), or broadcast the copy.",
+        ranks=ranks,
+        where=_written_at(run, ranks[0], f"{model}.{parameter}", parameter),
+        evidence={"cause": "unlike_copies", "parameter": name},
+    )
 
 
 def _finding(

@@ -5,19 +5,24 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 
+from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.parameter_history import wrapped
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.types import BoolArray
 
 EQUAL_SHARE = 0.5
 
 _ITEM_BYTES = {"float64": 8, "float16": 2, "bfloat16": 2, "complex64": 8, "complex128": 16}
 
 REDUCES = ("all_reduce", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
+
+_PASSES = schema.PhaseKind.forward.name, schema.PhaseKind.backward.name
 
 _LOOSE = re.compile(r"(\w+#\d+|[A-Z]\w*)?")
 """Prefix of the parameters of a layer that is called on its own: that of the first is empty."""
@@ -133,11 +138,24 @@ def _synchronises(run: Run, group: str, ranks: tuple[int, ...]) -> bool:
     calls = collective_calls(run)
     calls = calls[(calls["group"] == group) & (calls["rank"] == ranks[0])]
     early = calls[(calls["name"] == "broadcast") & (calls["start_ns"] < mine["time_ns"].min())]
-    reduced = gradient_reductions(run, group, ranks[0]).groupby("step")["bytes"].sum()
+    reduced = gradient_reductions(run, group, ranks[0])
+    reduced = reduced[~_of_activations(run, ranks[0], reduced)].groupby("step")["bytes"].sum()
     moved = max(int(early["bytes"].sum()), int(reduced.max()) if len(reduced) else 0)
     if all(wrapped(run).get(rank) == len(group_members(run)[group]) for rank in ranks):
         return True
     return moved >= EQUAL_SHARE * bytes_of_step(run, ranks[0])
+
+
+def _of_activations(run: Run, rank: int, calls: pd.DataFrame) -> BoolArray:
+    """Whether calls come after a forward and before its backward."""
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
+    phases = phases[phases["kind"].isin([*_PASSES, schema.PhaseKind.optimizer.name])]
+    phases = phases.sort_values("start_ns")
+    # At both ends stand others, so that each call has a neighbour.
+    kinds = np.array(["", *phases["kind"].astype("str"), ""])
+    after = np.searchsorted(phases["start_ns"], calls["start_ns"])
+    between: BoolArray = (kinds[after] == _PASSES[0]) & (kinds[after + 1] == _PASSES[1])
+    return between
 
 
 def bytes_of_step(run: Run, rank: int) -> float:

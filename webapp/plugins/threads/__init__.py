@@ -106,13 +106,13 @@ PLUGIN = Plugin(
             misses="imap() of pools of multiprocessing; tasks whose future has a callback",
         ),
         Question(
-            "Work that daemon threads leave undone",
+            "Work that daemon threads and tasks leave undone",
             "unfinished_work:unfinished_work",
             ("lost_work",),
             order=115,
-            needs="a queue whose items a daemon thread takes",
-            misses="work without a queue, or with a SimpleQueue; items that hold no tensor, "
-            "array or dictionary",
+            needs="a queue whose items a daemon thread takes, or tasks of asyncio",
+            misses="work of threads without a queue, or with a SimpleQueue; items that hold no "
+            "tensor, array or dictionary; tasks with a while loop",
         ),
         Question(
             "Writes that stay in a forked process",

@@ -1,7 +1,7 @@
 """Finds event loops of asyncio that cannot wake tasks in time, as a coroutine works meanwhile.
 
 The recorder notes by how much a loop is late for a timer that a task of the program awaits. What
-its thread did then are the operators of that time.
+its thread did then are the operators of that time, and waits for other threads.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def blocked_loops(run: Run) -> list[Finding]:
 def _finding(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> Finding:
     worst = rows.loc[rows["value"].idxmax()]
     lasted, end = round(worst["value"] * 1e9), int(worst["time_ns"])
-    where = _works_at(run, rank, thread, rows)
+    where, waits_there = _works_at(run, rank, thread, rows)
+    what, that = ("a wait for another thread", "call") if waits_there else ("work", "work")
     at = at_place(where)
     waits = f" at {worst['name']}" if worst["name"] else ""
     return Finding(
@@ -41,9 +42,9 @@ def _finding(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> Finding:
         severity="warning",
         confidence="likely",
         title=f"The event loop is blocked {units.count(len(rows))} times, for up to "
-        f"{units.duration(lasted)}: work{at} runs in its thread without an await, and tasks whose "
-        f"timer ends wait meanwhile{waits}. Await asyncio.to_thread(...) with that work, or "
-        "loop.run_in_executor().",
+        f"{units.duration(lasted)}: {what}{at} runs in its thread without an await, and "
+        f"tasks whose timer ends wait meanwhile{waits}. Await "
+        f"asyncio.to_thread(...) with that {that}, or loop.run_in_executor().",
         rank=rank,
         thread=thread,
         step=int(worst["step"]),
@@ -54,14 +55,20 @@ def _finding(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> Finding:
     )
 
 
-def _works_at(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> str | None:
-    """The line of the operators that take most of the time in which the loop is blocked."""
-    columns = ["start_ns", "duration_ns", "depth", "stack"]
-    parts = [
-        to_frame(run.events("op", rank, thread, columns, window=(end - round(value * 1e9), end)))
-        for end, value in zip(rows["time_ns"], rows["value"], strict=True)
-    ]
-    ops = pd.concat(parts)
-    ops = ops[(ops["depth"] == 0) & (ops["stack"].fillna(-1) >= 0)]
-    times = ops.fillna({"duration_ns": 0}).groupby("stack")["duration_ns"].sum()
-    return own_place(run, rank, int(times.idxmax())) if len(times) else None
+def _works_at(run: Run, rank: int, thread: str, rows: pd.DataFrame) -> tuple[str | None, bool]:
+    """The line of the operators, or of the wait for another thread, that take most of the time in
+    which the loop is blocked, and whether it is a wait."""
+    columns = ["start_ns", "duration_ns", "stack"]
+    parts = []
+    for end, value in zip(rows["time_ns"], rows["value"], strict=True):
+        window = end - round(value * 1e9), end
+        ops = to_frame(run.events("op", rank, thread, [*columns, "depth"], window=window))
+        waits = to_frame(run.events("sync", rank, thread, columns, window=window))
+        parts += [ops[ops["depth"] == 0].assign(waits=False), waits.assign(waits=True)]
+    spans = pd.concat(parts)
+    spans = spans[spans["stack"].fillna(-1) >= 0].fillna({"duration_ns": 0})
+    times = spans.groupby(["stack", "waits"])["duration_ns"].sum()
+    if times.empty:
+        return None, False
+    stack, waits_there = times.idxmax()
+    return own_place(run, rank, int(stack)), bool(waits_there)

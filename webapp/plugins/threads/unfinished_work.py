@@ -1,4 +1,5 @@
-"""Finds work that daemon threads have not done as the process ends: Python stops them then.
+"""Finds work that daemon threads have not done as the process ends: Python stops them then. And
+tasks of asyncio that are not done as their loop ends, which cancels them.
 
 Known are items of a queue that hold data, and that no thread has taken. A thread that hands results
 on (a prefetcher) may be stopped, as the rest is not needed; one that takes items and hands nothing
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.loop_names import UNFINISHED_WORK
+from lanescope.collector.format.loop_names import CANCELLED_TASK, UNFINISHED_WORK
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_threads
@@ -37,9 +38,9 @@ _HANDS_ON = frozenset(
 def unfinished_work(run: Run) -> list[Finding]:
     """Returns findings of kind `lost_work`, one per thread. Raises NotApplicable."""
     rows = logged(run, None, prefix=UNFINISHED_WORK)
-    if rows.empty:
+    found = _cancelled_tasks(run)
+    if rows.empty and not found:
         need_threads(run)
-    found = []
     for _, row in rows.iterrows():
         rank, (where, ordinal) = int(row["rank"]), str(row["name"]).split("/")
         thread = f"{str(row['thread']).partition('-')[0]}-{ordinal}"
@@ -60,6 +61,31 @@ def unfinished_work(run: Run) -> list[Finding]:
                 "put an item that ends the thread, and join() it.",
                 where=where or None,
                 evidence={"cause": "daemon_thread", "thread": thread, "items": count},
+            )
+        )
+    return found
+
+
+def _cancelled_tasks(run: Run) -> list[Finding]:
+    """One finding per line."""
+    found = []
+    for _, row in logged(run, None, prefix=CANCELLED_TASK).iterrows():
+        where, _, function = str(row["name"]).partition("/")
+        count, rank = int(row["value"]), int(row["rank"])
+        task, it = ("tasks", "they were") if count > 1 else ("task", "it was")
+        found.append(
+            finding_at(
+                run,
+                rank,
+                row,
+                kind="lost_work",
+                confidence="likely",
+                title=f"The event loop ends while {units.count(count)} {task} of {function}() "
+                f"{'wait' if count > 1 else 'waits'} at {where}: {it} cancelled there, and the "
+                "rest of the work is lost. Keep each task that asyncio.create_task() returns, and "
+                "await it (asyncio.gather, TaskGroup) before the main coroutine returns.",
+                where=where,
+                evidence={"cause": "cancelled_task", "tasks": count},
             )
         )
     return found

@@ -1,21 +1,24 @@
 """Finds processes that cannot end, because their multiprocessing.Queue is not read.
 
 A process writes the items of such a queue from a thread, into a pipe, and waits for it as it ends.
-Their recording has ended by then: known from the process that waits for their end, which has seen
-nothing happen since then.
+Their recording has ended by then, or ends with the Ctrl-C that comes to all processes: known from
+the process that waits for their end, which has seen nothing happen since then.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
+
+from lanescope.collector.format import schema
 from lanescope.collector.format.marks import InterruptedJoin
-from lanescope.webapp.analysis.arrow_columns import marks
+from lanescope.webapp.analysis.arrow_columns import marks, to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import timeline_address
 from lanescope.webapp.analysis.process_exits import alive_ns
 from lanescope.webapp.analysis.stack_frames import frames_of, short_place
-from lanescope.webapp.runs.run import Run
+from lanescope.webapp.runs.run import Run, Thread
 
 A_READER = "a reader of its multiprocessing.Queue"
 """What such a process waits for."""
@@ -64,8 +67,10 @@ def interrupted_joins(run: Run, rank: int) -> list[Finding]:
         process = known.get(mark.pid) if mark is not None else None
         if mark is None or process is None or mark.pid in started:
             continue
-        names = sorted(t.name for t in run.threads_of(rank) if t.pid == mark.pid)
-        since = alive_ns(run, process)
+        threads = [t for t in run.threads_of(rank) if t.pid == mark.pid]
+        names = sorted(t.name for t in threads)
+        active = [t.end_ns if t.name == _FEEDER else _active_ns(run, t) for t in threads]
+        since = min(alive_ns(run, process), max(active, default=0))
         if names != [_FEEDER, "main"] or row["start_ns"] - since < _NOT_READ_NS:
             continue
         where = short_place(mark.place)
@@ -85,6 +90,13 @@ def interrupted_joins(run: Run, rank: int) -> list[Finding]:
             )
         ]
     return []
+
+
+def _active_ns(run: Run, thread: Thread) -> int:
+    """When a thread last did anything but end, which Ctrl-C may have made it do."""
+    ops, syncs = (to_frame(run.events(one, thread.rank, thread.thread)) for one in ("op", "sync"))
+    rows = pd.concat([ops, syncs[syncs["kind"] != schema.SyncKind.thread_end.name]])
+    return int((rows["start_ns"] + rows["duration_ns"].fillna(0)).max()) if len(rows) else 0
 
 
 def in_pool(run: Run, rows: list[dict[str, Any]]) -> bool:
