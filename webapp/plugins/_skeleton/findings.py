@@ -42,7 +42,8 @@ def call_durations(run: Run) -> pd.DataFrame:
 def slow_calls(run: Run) -> list[Finding]:
     """Returns findings of kind `skeleton_call`, one per rank and operator.
 
-    SKELETON: raise NotApplicable where the run does not hold what you need, with the reason.
+    SKELETON: raise NotApplicable, with the reason, where the run has nothing of the kind, and
+    NotRecorded, which says what to record, where another recording would have.
     """
     calls = need_rows(_calls(run), "no operators were recorded")
     usual = call_durations(run)

@@ -14,14 +14,13 @@ A module is cut off where it has trainable parameters of its own and none of the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import takewhile
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.webapp.analysis.arrow_columns import to_frame
@@ -57,7 +56,7 @@ def graph_nodes(run: Run, rank: int) -> pd.DataFrame:
     if rows.empty:
         return rows.assign(module="")
     rows = rows[rows["time_ns"] == rows["time_ns"].min()]
-    forward = _forward(run, rank, int(rows["time_ns"].iloc[0]), str(rows["thread"].iloc[0]))
+    forward = forward_operators(run, rank, rows, ["module", "sequence"])
     made = forward.dropna(subset="sequence").drop_duplicates("sequence", keep="last")
     adds = rows["parameter"] != ""
     layers = dict(zip(rows["node"], layers_of(rows["parameter"]), strict=True))
@@ -110,16 +109,15 @@ def _roots(run: Run, rank: int) -> set[str]:
     return {row["path"] for row in rows if row["path"] == str(row["class"]).rpartition(".")[2]}
 
 
-def _forward(run: Run, rank: int, before: int, thread: str) -> pd.DataFrame:
-    """Operators that ran on a thread before its first backward began."""
-    columns = ["start_ns", "scope", "module", "sequence", "name"]
-    ops = run.events("op", rank, thread, columns=columns, window=(0, before + 1))
-    ops = ops.filter(
-        pc.and_(
-            pc.equal(ops["scope"].cast(pa.string()), "function"), pc.less(ops["start_ns"], before)
-        )
-    )
-    return to_frame(ops)
+def forward_operators(
+    run: Run, rank: int, nodes: pd.DataFrame, columns: Sequence[str]
+) -> pd.DataFrame:
+    """Returns `columns`, start_ns and scope of the operators that ran on the thread of a graph
+    before its backward; `nodes` are rows of that graph."""
+    thread, before = str(nodes["thread"].iloc[0]), int(nodes["time_ns"].iloc[0])
+    ops = run.events("op", rank, thread, [*columns, "start_ns", "scope"], (0, before + 1))
+    ops = to_frame(ops.filter(pc.less(ops["start_ns"], before)))
+    return ops[ops["scope"] == "function"]
 
 
 @lru_cache(maxsize=8)
@@ -136,8 +134,7 @@ def cut_off(run: Run, rank: int) -> dict[str, str]:
     reached = set(nodes["parameter"])
     missing = mine[~mine["parameter"].isin(reached)]
     layers = set(missing["layer"]) - set(mine.loc[mine["parameter"].isin(reached), "layer"])
-    first = nodes.iloc[0]
-    forward = _forward(run, rank, int(first["time_ns"]), str(first["thread"]))
+    forward = forward_operators(run, rank, nodes, ["module", "sequence"])
     ran = forward.groupby("module")["sequence"].count()
     causes = {}
     for layer in dict.fromkeys(missing["layer"]):

@@ -20,6 +20,7 @@ from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.collectives.skew import (
     COLLECTIVE_KEYS,
     MIN_SKEW_NS,
+    arrival_evidence,
     comparable_arrivals,
 )
 from lanescope.webapp.runs import units
@@ -117,12 +118,7 @@ def _finding(run: Run, rank: int, late: pd.DataFrame, begun: Int64Array) -> Find
             "delay_ns": int(usual),
             "total_ns": total,
             "rounds": len(late),
-            "worst": {
-                "group": group,
-                "sequence": sequence,
-                "op": str(worst["name"]),
-                "skew_ns": int(worst["skew_ns"]),
-            },
+            "worst": arrival_evidence(worst),
         },
         link=timeline_address(first, last, run.duration_ns, (group_lane(rank, group), last)),
     )

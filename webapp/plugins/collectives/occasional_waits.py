@@ -15,6 +15,7 @@ import pandas as pd
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import group_lane, timeline_address
+from lanescope.webapp.plugins.collectives.skew import arrival_evidence
 from lanescope.webapp.plugins.collectives.slow_places import SlowPlace, slow_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
@@ -100,12 +101,7 @@ def _finding(run: Run, rank: int, place: SlowPlace, waits: pd.DataFrame, share: 
             "delay_ns": usual,
             "total_ns": int(waits["wait"].sum()),
             "rounds": len(waits),
-            "worst": {
-                "group": str(worst["group"]),
-                "sequence": int(worst["sequence"]),
-                "op": str(worst["name"]),
-                "skew_ns": int(worst["skew_ns"]),
-            },
+            "worst": arrival_evidence(worst),
         },
         link=timeline_address(
             first, last, run.duration_ns, (group_lane(rank, str(worst["group"])), last)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -79,6 +80,16 @@ def comparable_arrivals(run: Run) -> pd.DataFrame:
         )
     every = arrivals(run)
     return need_recorded(every[every["ranks"] > 1], "record collective calls of two ranks or more")
+
+
+def arrival_evidence(arrival: pd.Series) -> dict[str, Any]:
+    """Returns which call a row of `arrivals` is of and how late the last rank came, as evidence."""
+    return {
+        "group": str(arrival["group"]),
+        "sequence": int(arrival["sequence"]),
+        "op": str(arrival["name"]),
+        "skew_ns": int(arrival["skew_ns"]),
+    }
 
 
 @lru_cache(maxsize=4)

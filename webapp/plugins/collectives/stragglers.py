@@ -37,6 +37,7 @@ from lanescope.webapp.plugins.collectives.occasional_waits import occasional_wai
 from lanescope.webapp.plugins.collectives.skew import (
     COLLECTIVE_KEYS,
     MIN_SKEW_NS,
+    arrival_evidence,
     arrivals,
     comparable_arrivals,
 )
@@ -150,12 +151,7 @@ def _finding(run: Run, rank: int, shares: pd.DataFrame, came: pd.DataFrame) -> F
             "last_in": late,
             "total_ns": int(shares["delay_ns"].sum()),
             "slower": {"doing": place.words, "excess_ns": place.excess_ns} if place else None,
-            "worst": {
-                "group": str(worst["group"]),
-                "sequence": int(worst["sequence"]),
-                "op": str(worst["name"]),
-                "skew_ns": int(worst["skew_ns"]),
-            },
+            "worst": arrival_evidence(worst),
         },
         link=timeline_address(int(worst["first_ns"]), start, run.duration_ns, at),
     )

@@ -28,7 +28,11 @@ from lanescope.webapp.analysis.stack_frames import (
     phase_place,
     short_place,
 )
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes, reached_parameters
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import (
+    forward_operators,
+    graph_nodes,
+    reached_parameters,
+)
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import COMPARISONS, breaks
 from lanescope.webapp.plugins.learning.held_parameters import UNNAMED
 from lanescope.webapp.runs.run import Run
@@ -36,8 +40,7 @@ from lanescope.webapp.runs.run import Run
 LossPlace = tuple[str | None, str]
 """file.py:12, and a sentence that says what happens there and what to do."""
 
-OF_A_NUMBER = "detach_"
-"""With what torch.tensor(number) ends."""
+OF_A_NUMBER = "detach_"  # with what torch.tensor(number) ends
 
 ZEROED = re.compile(r"^Optimizer\.zero_grad#|^aten::(_foreach_)?zero_$")
 
@@ -121,11 +124,8 @@ def _only_line(run: Run, rank: int, nodes_named: re.Pattern[str]) -> tuple[str, 
     own = nodes[nodes["name"].astype("str").str.fullmatch(nodes_named) & nodes["sequence"].notna()]
     if own.empty:
         return None
-    until, thread = int(nodes["time_ns"].iloc[0]), str(nodes["thread"].iloc[0])
-    columns = ["start_ns", "sequence", "name", "scope", "stack"]
-    ops = to_frame(run.events("op", rank, thread, columns, (0, until)))
-    ops = ops[(ops["scope"].astype("str") == "function") & ops["sequence"].isin(own["sequence"])]
-    ops = ops.drop_duplicates("sequence", keep="last")
+    ops = forward_operators(run, rank, nodes, ["sequence", "name", "stack"])
+    ops = ops[ops["sequence"].isin(own["sequence"])].drop_duplicates("sequence", keep="last")
     places = {own_place(run, rank, stack_of(op)) for _, op in ops.iterrows()}
     where = places.pop() if len(places) == 1 else None
     if where is None:
@@ -307,12 +307,12 @@ def cut_before(run: Run, rank: int, instant: int) -> LossPlace | None:
     if after["sequence"].notna().any():
         return None
     last = int(np.flatnonzero(ops["sequence"].notna())[-1])
-    computed = ops.iloc[last + 1 :][lambda one: ~one["name"].isin((*NUMBERS, "aten::fill_"))]
-    computed = reading(run, rank, int(ops["start_ns"].iloc[last]), computed, instant)
+    later = ops.iloc[last + 1 :][lambda one: ~one["name"].isin((*NUMBERS, "aten::fill_"))]
+    computed = reading(run, rank, int(ops["start_ns"].iloc[last]), later, instant)
     if computed.empty:
         return None
-    words = _ENDS["integer"] if computed["name"].iloc[0] in COMPARISONS else NO_GRAPH
-    return _at(run, rank, computed.iloc[0], words)
+    op = computed.iloc[0]
+    return _at(run, rank, op, _ENDS["integer"] if op["name"] in COMPARISONS else NO_GRAPH)
 
 
 def _phases(run: Run, rank: int) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from lanescope.webapp.analysis.arrow_columns import stack_of, texts_of, to_frame
+from lanescope.webapp.analysis.arrow_columns import stack_of, texts_of
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import (
     Confidence,
@@ -23,7 +23,7 @@ from lanescope.webapp.analysis.links import at_place, timeline_address
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
-from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import forward_operators, graph_nodes
 from lanescope.webapp.runs.run import Run
 
 _SUFFIX = re.compile(r"Backward\d*$")
@@ -211,7 +211,10 @@ def loss_graph(run: Run, rank: int) -> LossGraph | None:
     if rows.empty:
         return None
     instant, thread = int(rows["time_ns"].iloc[0]), str(rows["thread"].iloc[0])
-    ops = _forward(run, rank, thread, instant)
+    columns = ["sequence", "name", "shapes", "stack", "phase"]
+    made = forward_operators(run, rank, rows, columns).dropna(subset="sequence")
+    made = made.drop_duplicates("sequence", keep="last")
+    ops = {op["sequence"]: op for _, op in made.iterrows()}
     nodes = {}
     numbers = {int(number) for number in rows["node"]}  # a damaged file may lack some
     for row in rows.itertuples():
@@ -231,12 +234,3 @@ def loss_graph(run: Run, rank: int) -> LossGraph | None:
             of_backward=op is not None and op["phase"] == "backward",
         )
     return LossGraph(int(rows["step"].iloc[0]), instant, thread, nodes)
-
-
-def _forward(run: Run, rank: int, thread: str, before: int) -> dict[float, pd.Series]:
-    """Sequence number -> the last operator with that number before an instant."""
-    columns = ["start_ns", "scope", "sequence", "name", "shapes", "stack", "phase"]
-    ops = to_frame(run.events("op", rank, thread, columns=columns, window=(0, before + 1)))
-    ops = ops[(ops["start_ns"] < before) & (ops["scope"].astype("str") == "function")]
-    made = ops.dropna(subset="sequence").drop_duplicates("sequence", keep="last")
-    return {row["sequence"]: row for _, row in made.iterrows()}
