@@ -5,13 +5,13 @@ from __future__ import annotations
 import mmap
 from typing import Any
 
-from ..format.loop_names import BLEND_FACTOR
+from ..format.loop_names import BLEND_FACTOR, WRAPPED_BYTES
 from ..format.names import EMPTY_MEAN
 from ..format.record_kinds import GradientScope, OpScope, ThreadKind
 from ..journal import background_compactor, journal, segment_ring, string_table
 from ..journal.process_journals import KEPT_ORDINAL, MAIN_ORDINAL
 
-_SERIES = {"EMPTY_MEAN": EMPTY_MEAN, "BLEND_FACTOR": BLEND_FACTOR}
+_SERIES = {"EMPTY_MEAN": EMPTY_MEAN, "BLEND_FACTOR": BLEND_FACTOR, "WRAPPED_BYTES": WRAPPED_BYTES}
 """Names of series that the engine writes."""
 
 

@@ -21,6 +21,14 @@ SAMPLED_SUBSET = f"{BATCHES}subset/"
 """Prefix; the number of a distributed sampler that shuffles follows: a hash, below 2^52, of the
 indices of the Subset that it shares out among all ranks of the job."""
 
+LOADER_DATA = f"{BATCHES}data/"
+"""Prefix; file.py:12 of a loop over a DataLoader or nothing follows: the number of the dataset that
+an iteration goes through, as it begins. A list has none."""
+
+SHARED_SAMPLES = f"{BATCHES}shared/"
+"""Prefix; the numbers of two Subsets of one dataset and how many samples each has follow, each
+after a slash: how many samples both have."""
+
 SAMPLER_PADDING = f"{BATCHES}padding/"
 """Prefix; the length of a dataset follows: how many samples a DistributedSampler that an iteration
 begins with hands out twice, so that each rank has as many."""

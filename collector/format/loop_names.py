@@ -70,6 +70,11 @@ LEFT_LOOP = "lanescope/training_loop/left_loop/"
 """Prefix; file.py:20 of a return that ends the body of a loop over a DataLoader, file.py:12 of that
 loop and the batches of an epoch follow, each after a slash: 1 for each iteration that begins."""
 
+LOADED_RATE = "lanescope/training_loop/loaded_rate/"
+"""Prefix; file.py:12 of load_state_dict() of an optimizer, its class and the learning rate that it
+was made with follow, each after a slash: the larger one that the state brought, and that 8 steps
+have kept."""
+
 SLOW_CYCLE = "lanescope/training_loop/slow_cycle/"
 """Prefix; file.py:12 of a step of OneCycleLR, the steps of its cycle and those of an epoch follow
 (0: not given), each after a slash: how many steps its optimizer has taken, where it took several
@@ -114,6 +119,10 @@ REORDERED_VIEW = "lanescope/training_loop/reordered_view/"
 """Prefix; the number of a node of the first graph, the lengths before its view() and those after it
 follow, each after a slash: 1 where they are the same lengths in another order, or one before
 another was split."""
+
+SINGLE_NORM = "lanescope/training_loop/single_norm/"
+"""Prefix; the number of a node of a normalisation in the first graph follows: 1 where each mean and
+variance that it computes is of a single number."""
 
 NEXT_TOKENS = "lanescope/training_loop/next_tokens"
 """How many tokens a row has, where the targets of the first graph are the next ones."""
@@ -228,7 +237,8 @@ PAIRED_ROWS = "lanescope/training_loop/paired_rows/"
 """Prefix; the name of a count of rows of inputs that came again at a sampled step follows, each up
 to now: "seen", how many did; "same", of these with the target that they had at first; "another",
 with another one that some row has as well; "chance", the share of "same" if targets were chosen by
-chance."""
+chance; "alike", of how many batches all rows were one row, another one in each, with different
+targets (0 once the rows of a batch differ)."""
 
 FRESH_OPTIMIZER = "lanescope/training_loop/fresh_optimizer/"
 """Prefix; file.py:12 of torch.load, the class of an optimizer and the whole path of the file
@@ -279,9 +289,18 @@ have follow, each after a slash: how many times the loss weighs exp(x) - x, a KL
 does in the sum of both over a sample, where it sums the divergence over the samples and is the mean
 of the other loss."""
 
+WEIGHTLESS_DIVERGENCE = "lanescope/training_loop/weightless_divergence/"
+"""Prefix; the number of a node of exp() follows: 1 where the loss adds a multiple of exp(x) and one
+of x, a KL divergence, and both are 0, else 0; at the steps of GRAPH_SERIES."""
+
 BLEND_FACTOR = "lanescope/blend_factor"
 """An operator that begins then multiplies a tensor with this number between 0 and 1, or adds so
 much of it; at the steps of GRAPH_SERIES."""
+
+WRAPPED_BYTES = "lanescope/wrapped_bytes"
+"""An operator that begins then adds, subtracts, multiplies or casts to whole numbers of 8 bits: the
+share of its results, of some of them, that go past the last such number and begin again at the
+first; where it is above 0, at the steps of GRAPH_SERIES."""
 
 CHANGED_SAMPLE = "lanescope/training_loop/changed_sample/"
 """Prefix; the class of a dataset, "images[17]" and file.py:12 of its __getitem__ follow, each after
@@ -312,6 +331,11 @@ optimizer has gone up and down twice: after how many steps the rate rises again.
 RENEWED_OPTIMIZER = "lanescope/training_loop/renewed_optimizer/"
 """Prefix; file.py:12 of an optimizer's step and its class follow, after a slash: 1 where each of
 the last few optimizers of these parameters stepped once, and kept nothing for the next one."""
+
+RENEWED_AGAIN = "lanescope/training_loop/renewed_again/"
+"""Prefix; file.py:12 of an optimizer's first step and its class follow, after a slash: how many
+steps the optimizer before it took, of the same settings, with the same parameters, which nothing
+else has written since."""
 
 STALE_DATASET = "lanescope/training_loop/stale_dataset/"
 """Prefix; the class of a dataset and the name of a number in it follow, each after a slash: how

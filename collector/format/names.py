@@ -179,8 +179,8 @@ GRAPH_SERIES = "lanescope/graph/"
 """Prefix; the name of an autograd node follows: how many of them a backward will reach."""
 
 SOFTMAX_DIM = "lanescope/softmax_dim/"
-"""Prefix; the number of a node of a softmax or log_softmax follows, in the graph that is recorded
-node by node: the dimension over which it is taken, as the program gave it."""
+"""Prefix; the number of a node of a softmax, log_softmax or norm follows, in the graph that is
+recorded node by node: the dimension over which it is taken, as the program gave it."""
 
 RECORDER_MEMORY = "lanescope/recorder_memory"
 """Bytes of the resident set that belong to the recorder."""

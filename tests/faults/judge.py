@@ -13,11 +13,13 @@ from tests.faults.base import Fault, Program
 from tests.faults.inputs import (
     changed_slices,
     first_layers,
+    mixed_rows,
     nearest_rows,
     nested_passes,
     own_functions,
     own_pairs,
     own_tensors,
+    rates_and_parts,
     weighed_losses,
     without_a_slope,
 )
@@ -116,6 +118,8 @@ _ROOMS = (
     own_functions,
     own_pairs,
     own_tensors,
+    mixed_rows,
+    rates_and_parts,
     weighed_losses,
     without_a_slope,
     same_slices,

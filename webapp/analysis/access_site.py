@@ -198,3 +198,15 @@ def storage_names(run: Run, rank: int) -> dict[int, str]:
     for storage, name in zip(*(table[c].to_pylist() for c in table.column_names), strict=True):
         names.setdefault(storage, []).append(name)
     return {storage: ", ".join(sorted(set(found))) for storage, found in names.items()}
+
+
+def reading(run: Run, rank: int, since_ns: int, ops: pd.DataFrame, until_ns: int) -> pd.DataFrame:
+    """Returns those of some operators that read what one before them, which begins at `since_ns`,
+    wrote; all of them where none does."""
+    columns = ["start_ns", "storage", "write"]
+    rows = to_frame(run.events("access", rank, columns=columns, window=(since_ns, until_ns)))
+    before = rows["start_ns"].between(since_ns, ops["start_ns"].min(), inclusive="left")
+    written = rows.loc[rows["write"] & before, "storage"]
+    read = rows.loc[~rows["write"] & rows["storage"].isin(written), "start_ns"]
+    found = ops["start_ns"].isin(read)
+    return ops[found] if found.any() else ops

@@ -17,15 +17,14 @@ from ...format.loop_names import (
     FLAT_SCORES,
     LONG_TEXTS,
     MEAN_SLOPE,
-    NEGATIVE_DIVERGENCE,
     POLICY_RATIO,
     SAME_VIEWS,
-    SUMMED_DIVERGENCE,
     UNREACHED_TARGETS,
 )
 from ..training.batches import few_of, raw_bytes
 from ..training.replication import short_hash
-from .node_facts import on_host, saved_tensor, short_name, takes_mean
+from .divergences import divergences, scalar, source_of
+from .node_facts import on_host, saved_tensor, short_name
 
 _MAX_NODES = 2000
 _MAX_ELEMENTS, _MAX_VECTORS, _MAX_NUMBERS = 4096, 64, 2**20
@@ -45,35 +44,11 @@ _MARGIN = 0.02
 _LOSSES = ("HuberLossBackward0", "L1LossBackward0", "MseLossBackward0", "SmoothL1LossBackward0")
 _ERRORS = ("AbsBackward0", "PowBackward0")
 _REDUCES = ("MeanBackward0", "MeanBackward1", "SumBackward0", "SumBackward1")
-_SAME = (
-    "CloneBackward0",
-    "ExpandBackward0",
-    "PermuteBackward0",
-    "ReshapeAliasBackward0",
-    "SqueezeBackward0",
-    "SqueezeBackward1",
-    "TBackward0",
-    "ToCopyBackward0",
-    "TransposeBackward0",
-    "UnsafeViewBackward0",
-    "UnsqueezeBackward0",
-    "ViewBackward0",
-)
-"""Nodes of operators that hand on the numbers of their input."""
-
 _LINEAR = {"AddmmBackward0": (1, "mat1"), "MmBackward0": (0, "self")}
 """Nodes of linear layers: the position of their input, and its name."""
 
 _MIN_ROWS, _MIN_COLUMNS = 8, 2
 _MIN_CLASSES, _NEAR_ONE = 8, 1e-3
-
-_SAMPLE_LOSSES = (
-    "BinaryCrossEntropyBackward0",
-    "BinaryCrossEntropyWithLogitsBackward0",
-    "MseLossBackward0",
-)
-_OF_A_DIVERGENCE, _MIN_SAMPLES = 0.5, 8
-"""The factor of exp(logvar) in a KL divergence."""
 
 _SLOPES: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "TanhBackward0": lambda result: 1 - result.square(),
@@ -115,8 +90,8 @@ class LossFacts:
             elif name == "NllLossBackward0":
                 yield from _same_views(node, numbers[node])
         yield from self._ratios(given, numbers)
-        if first and given:
-            yield from _divergences(given[0][1], numbers, named)
+        if given:
+            yield from divergences(given[0][1], numbers, named, first=first)
 
     def _ratios(
         self, given: Sequence[tuple[str, Any]], numbers: dict[Any, int]
@@ -156,21 +131,15 @@ def _few(tensor: torch.Tensor | None) -> torch.Tensor | None:
     return tensor.detach().flatten()[:: -(-tensor.numel() // _MAX_ELEMENTS)].double()
 
 
-def _source(node: Any) -> Any:
-    """Returns the node that made the numbers of a node: itself, or one before views of it."""
-    for _ in range(_MAX_ELEMENTS):
-        if short_name(node) not in _SAME:
-            break
-        node = node.next_functions[0][0]
-    return node
-
-
 def _unreached(name: str, node: Any, numbers: dict[Any, int]) -> Iterator[tuple[str, float]]:
     """The share of targets that are outside of what the model's last function returns."""
     if name in _LOSSES:
         if getattr(node, "_saved_reduction", 0) == 0:
             return  # a mask may leave targets out later
-        made, targets = _source(node.next_functions[0][0]), saved_tensor(node, "_raw_saved_target")
+        made, targets = (
+            source_of(node.next_functions[0][0]),
+            saved_tensor(node, "_raw_saved_target"),
+        )
     else:
         made, targets = _of_difference(node.next_functions[0][0])
     few = _few(targets)
@@ -189,7 +158,7 @@ def _of_difference(error: Any) -> tuple[Any, torch.Tensor | None]:
     if short_name(error) not in _ERRORS or short_name(error.next_functions[0][0]) != "SubBackward0":
         return None, None
     sides = [one for one, _ in error.next_functions[0][0].next_functions]
-    known = [_source(one) for one in sides if one is not None]
+    known = [source_of(one) for one in sides if one is not None]
     result = saved_tensor(known[0], "_raw_saved_result") if len(known) == 1 else None
     difference = saved_tensor(error, "_raw_saved_self")
     if result is None or difference is None or result.numel() != difference.numel():
@@ -249,13 +218,13 @@ def _flat(node: Any, number: int) -> Iterator[tuple[str, float]]:
 def _product(node: Any) -> tuple[Any, float]:
     """Returns the node of the matrix product that a softmax is of, and by what it is multiplied
     before; None without one."""
-    source, factor = _source(node.next_functions[0][0]), 1.0
+    source, factor = source_of(node.next_functions[0][0]), 1.0
     while short_name(source) in ("DivBackward0", "MulBackward0"):
-        times = _scalar(source)
+        times = scalar(source)
         if not times:
             return None, 0.0
         factor *= 1 / times if short_name(source).startswith("Div") else times
-        source = _source(source.next_functions[0][0])
+        source = source_of(source.next_functions[0][0])
     return (source, factor) if short_name(source) == "MmBackward0" else (None, 0.0)
 
 
@@ -270,7 +239,7 @@ def _same_views(node: Any, number: int) -> Iterator[tuple[str, float]]:
         return
     if not torch.equal(target, torch.arange(count, device="cpu")):
         return
-    first, second = (_source(one) for one, _ in product.next_functions)
+    first, second = (source_of(one) for one, _ in product.next_functions)
     vectors, others = (saved_tensor(product, f"_raw_saved_{one}") for one in ("self", "mat2"))
     if first is second or not on_host(vectors) or not on_host(others):
         return
@@ -285,108 +254,3 @@ def _are_units(vectors: torch.Tensor | None, dim: int) -> bool:
     rows = vectors.detach() if dim else vectors.detach().T
     norms = rows[:: -(-len(rows) // _MAX_VECTORS)].double().norm(dim=1)
     return bool((norms - 1).abs().max() < _NEAR_ONE)
-
-
-def _scalar(node: Any) -> float:
-    """Returns the number that a tensor is multiplied with or divided by; 0: not known."""
-    if sum(one is not None for one, _ in node.next_functions) != 1:
-        return 0.0
-    number = saved_tensor(node, "_raw_saved_other")
-    if number is None or number.dim() or number.device.type != "cpu":
-        return 0.0
-    return float(number.detach())
-
-
-def _divergences(
-    root: Any, numbers: dict[Any, int], named: dict[Any, str]
-) -> Iterator[tuple[str, float]]:
-    """Differences x - exp(x) and log(x) - x that the loss adds up: they have no least value. And
-    exp(x) - x, a KL divergence, summed over a batch beside a loss that is a mean over it."""
-    factors = _factors(root, numbers)
-    for node, factor in factors.items():
-        inner = _source(node.next_functions[0][0]) if node.next_functions else None
-        wrong = _WRONG_SIGNS.get(named[node], 0.0)
-        other = factors.get(inner, 0.0)
-        if factor * wrong > 0 and other * wrong < 0:
-            yield f"{NEGATIVE_DIVERGENCE}{numbers[node]}", 1.0
-            break
-        if named[node] == "ExpBackward0" and other < 0 < factor:
-            yield from _summed_divergence(node, factors, numbers, named)
-            break
-
-
-def _summed_divergence(
-    node: Any, factors: dict[Any, float], numbers: dict[Any, int], named: dict[Any, str]
-) -> Iterator[tuple[str, float]]:
-    """How many times a KL divergence weighs what it does beside the loss of the same samples, if
-    the one is summed over them and the other is their mean."""
-    result = saved_tensor(node, "_raw_saved_result")
-    for loss, factor in factors.items():
-        mean = named[loss] in _SAMPLE_LOSSES and takes_mean(loss)
-        compared = saved_tensor(loss, "_raw_saved_self") if mean else None
-        if (
-            compared is None
-            or result is None
-            or factor <= 0
-            or min(result.dim(), compared.dim()) < 2
-        ):
-            continue
-        samples = len(result)
-        times = factors[node] / _OF_A_DIVERGENCE * compared.numel() / factor
-        if len(compared) == samples >= _MIN_SAMPLES and 2 * times >= compared.numel():
-            yield f"{SUMMED_DIVERGENCE}{numbers[node]}/{numbers[loss]}/{samples}", times
-            return
-
-
-_WRONG_SIGNS = {"ExpBackward0": -1.0, "LogBackward0": 1.0}
-
-
-def _factors(root: Any, numbers: dict[Any, int]) -> dict[Any, float]:
-    """Returns the nodes whose elements the loss adds up, and with what factor."""
-    found: dict[Any, float] = {}
-    ahead = [(root, 1.0)]
-    while ahead:
-        given, factor = ahead.pop()
-        node = _source(given)
-        if not factor or node not in numbers or node in found:
-            continue
-        found[node] = factor
-        sides = node.next_functions
-        name = short_name(node).removesuffix("0").removesuffix("1").removesuffix("Backward")
-        of = _TERMS.get(name)
-        for place, (one, _) in enumerate(sides):
-            if of is not None and one is not None:
-                ahead.append((one, factor * of(node, place)))
-    return found
-
-
-def _same(node: Any, place: int) -> float:
-    return 1.0
-
-
-def _second(node: Any, place: int) -> float:
-    """The factor of a side of a sum; alpha multiplies the second one."""
-    return float(getattr(node, "_saved_alpha", 1)) if place else 1.0
-
-
-def _share(node: Any, place: int) -> float:
-    """The factor of each number of a mean."""
-    before, made = getattr(node, "_saved_self_sym_numel", 0), node._input_metadata
-    return math.prod(made[0].shape) / before if type(before) is int and before and made else 0.0
-
-
-def _inverse(node: Any, place: int) -> float:
-    number = _scalar(node)
-    return 1 / number if number else 0.0
-
-
-_TERMS: dict[str, Callable[[Any, int], float]] = {
-    "Add": _second,
-    "Div": _inverse,
-    "Mean": _share,
-    "Mul": lambda node, place: _scalar(node),
-    "Neg": lambda node, place: -1.0,
-    "Rsub": lambda node, place: -1.0,
-    "Sub": lambda node, place: -_second(node, place) if place else 1.0,
-    "Sum": _same,
-}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from math import prod
 from typing import Any, NamedTuple, TypeGuard
 
 import torch
@@ -19,6 +20,7 @@ from ...format.loop_names import (
     PADDING_ROW,
     REORDERED_VIEW,
     SELF_PAIRS,
+    SINGLE_NORM,
     TOKENS_AHEAD,
 )
 from ...format.names import SOFTMAX_DIM
@@ -33,6 +35,13 @@ from ..training_loop.reordered_inputs import mixes
 _SOFTMAX = ("LogSoftmaxBackward0", "SoftmaxBackward0")
 _WEIGHTS = ("SafeSoftmaxBackward0", "SoftmaxBackward0")
 _VIEWS = ("ReshapeAliasBackward0", "UnsafeViewBackward0", "ViewBackward0")
+_LENGTH = "LinalgVectorNormBackward0"
+_NORMS: dict[str, Callable[[Any], int]] = {
+    "NativeGroupNormBackward0": lambda node: node._saved_C * node._saved_HxW // node._saved_group,
+    "NativeLayerNormBackward0": lambda node: prod(node._saved_normalized_shape),
+}
+"""Normalisations: how many numbers each of their means and variances is of."""
+
 _ATTENTION = "ScaledDotProduct"
 _MASKS = ("_raw_saved_attn_mask", "_raw_saved_attn_bias")
 _BELOW_ZERO = 2**63
@@ -96,6 +105,10 @@ def facts(nodes: Iterable[tuple[str, Any, int]]) -> Iterator[tuple[str, float]]:
             before, shape = _lengths(node)
             if mixes(before, shape):
                 yield f"{REORDERED_VIEW}{number}/{before}/{shape}", 1.0
+        elif name in _NORMS and _NORMS[name](node) == 1:
+            yield f"{SINGLE_NORM}{number}", 1.0
+        elif name == _LENGTH and len(node._saved_dim or ()) == 1:
+            yield f"{SOFTMAX_DIM}{number}", float(_positive(node._saved_dim[0]))
         elif name == "EmbeddingBackward0":
             yield from _padding_row(node, number)
         elif name == "NllLossBackward0":
@@ -270,11 +283,13 @@ def saved_tensor(node: Any, name: str) -> torch.Tensor | None:
 
 
 def _is_masked(node: Any) -> bool:
-    """Returns whether attention is causal or has a mask; true where that is not known."""
+    """Returns whether attention is causal or a mask hides a position; true where that is not
+    known."""
     masks = [getattr(node, mask) for mask in _MASKS if hasattr(node, mask)]
     hidden = any(getattr(mask, "unpack_hook", True) is not None for mask in masks)
-    given = any(getattr(mask, "data", None) is not None for mask in masks)
-    return hidden or given or bool(getattr(node, "_saved_is_causal", True))
+    given = [mask.data for mask in masks if not hidden and mask.data is not None]
+    hides = any(not (seen := _seen(mask)) or not bool(seen[0].all()) for mask in given)
+    return hidden or hides or bool(getattr(node, "_saved_is_causal", True))
 
 
 def _lengths(node: Any) -> tuple[list[int], list[int]]:

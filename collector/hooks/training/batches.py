@@ -48,6 +48,7 @@ from ..stacks import program_place
 from ..training_loop.distributed_samplers import DistributedSamplers
 from ..training_loop.fresh_statistics import FreshStatistics
 from ..training_loop.growth import Growth
+from ..training_loop.loader_data import LoaderData
 from ..training_loop.loader_orders import LoaderOrders
 from ..training_loop.paired_rows import PairedRows
 from ..training_loop.reordered_inputs import is_divided_twice, reordered
@@ -114,6 +115,7 @@ class Batches:
         self._settings = ModuleSettings()
         self._copies = WorkerCopies(recorder)
         self._offsets = SharedOffsets(recorder)
+        self._data = LoaderData(recorder, is_library)
         self.orders = LoaderOrders(recorder, is_library)
         self._statistics = FreshStatistics(recorder, self._readback, self._is_plain)
         self._growth = growth
@@ -125,6 +127,7 @@ class Batches:
         if not getattr(iterator, "_num_yielded", 1):
             self._edge(LOADER_BEGUN, iterator)
             if self._recorder.active:
+                self._data.begins(iterator)
                 self._copies.begins(iterator)
                 self._offsets.begins(iterator)
 

@@ -22,6 +22,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller
 from ..stacks import Stacks, program_place
+from ..training_loop.scaled_losses import ScaledLosses
 from .device_readback import DeviceReadback
 from .optimizer_parameters import is_whole, local_part
 
@@ -51,6 +52,7 @@ def _hook(context: HookContext) -> None:
     """Records norm and limit, or the bound, of each clipping from here on."""
     recorder, patches = context.recorder, context.patches
     readback, lines = DeviceReadback(), _Lines(recorder, context.stacks)
+    losses = context.find(ScaledLosses)
 
     def note(limit: Any, total: torch.Tensor) -> None:
         # Each rank knows only its shard's norm; the whole would take a collective call.
@@ -77,12 +79,17 @@ def _hook(context: HookContext) -> None:
             with recorder.contain_errors(), recorder.own_torch():
                 note(limit, total)
 
-    def scales(*args: Any, **keys: Any) -> None:
+    def scales(*args: Any, **keys: Any) -> bool | None:
         given = dict(zip(("", "max_norm", "total_norm"), args, strict=False)) | keys
         if recorder.active and not torch.compiler.is_compiling():
             with recorder.contain_errors(), recorder.own_torch():
                 lines.gets(given.get("", given.get("parameters")))
         clipped(given["max_norm"], given["total_norm"])
+        return (losses is not None and losses.clips()) or None
+
+    def scaled(left: bool, _: Any) -> None:
+        if losses is not None:  # they are still scaled, and clipped in place
+            losses.backward_ended()
 
     def clips(*args: Any, **keys: Any) -> Any:
         return args[1] if len(args) > 1 else keys.get("max_norm")
@@ -97,7 +104,7 @@ def _hook(context: HookContext) -> None:
     patches.ends(clip_grad, _BY_VALUE, bounds, also=(torch.nn.utils.__name__,))
     lost = "clipping by functions imported before the recording"
     if optional(clip_grad.__name__, _SCALING, lost) is not None:
-        patches.ends(clip_grad, _SCALING, scales)
+        patches.ends(clip_grad, _SCALING, scales, scaled)
     else:
         patches.ends(clip_grad, _CLIPPING, clips, clipped, also=(torch.nn.utils.__name__,))
 

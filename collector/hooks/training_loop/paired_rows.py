@@ -1,7 +1,8 @@
 """Compares the targets that the same rows of a model's input get at several sampled steps.
 
 Rows of inputs and of targets that are shuffled apart, in whatever way, belong together by chance:
-a row that comes again has another target.
+a row that comes again has another target. So do the rows of a batch that are all one row, as states
+of a replay buffer that are one array.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class PairedRows:
         self._targets: Counter[float] = Counter()  # of rows that came again
         self._orders: set[int] = set()
         self._changed: Counter[float] = Counter()  # of these the targets other than the first
+        self._alike: set[int] = set()  # rows that were whole batches
         self._seen = self._same = 0
         self._off = False
 
@@ -74,6 +76,13 @@ class PairedRows:
     def _compare(self, rows: list[int], targets: list[float], least: int) -> None:
         if len(rows) != len(targets):
             return
+        if len({*rows}) == 1 and (self._alike or not self._known):
+            self._alike.update(rows if len({*targets}) > 1 else ())
+            self._recorder.value(f"{PAIRED_ROWS}alike", float(len(self._alike)))
+            return
+        if self._alike:
+            self._alike.clear()
+            self._recorder.value(f"{PAIRED_ROWS}alike", 0.0)
         if len({*rows}) < len(rows):  # states of a game, or other inputs that are not samples
             self._off = True
             return

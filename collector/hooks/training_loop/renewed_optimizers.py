@@ -1,4 +1,5 @@
-"""Records optimizers that are made again for each step, so that their moments are never used."""
+"""Records optimizers that are made again for each step, so that their moments are never used, or
+for as many steps each, so that these are lost each time."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from ...format.loop_names import RENEWED_OPTIMIZER
+from ...format.loop_names import RENEWED_AGAIN, RENEWED_OPTIMIZER
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller
@@ -25,7 +26,7 @@ _MOMENTS = ("betas", "momentum", "alpha")
 
 class RenewedOptimizers:
     """Writes a value named RENEWED_OPTIMIZER for the first step of an optimizer whose parameters
-    had _IN_A_ROW others before it."""
+    had _IN_A_ROW others before it, and RENEWED_AGAIN where the one before it took several steps."""
 
     def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
         self._recorder = recorder
@@ -34,6 +35,9 @@ class RenewedOptimizers:
         self._held: weakref.ref[Any] | None = None  # first parameter of what stepped last
         self._count = 0  # that stepped once
         self._began = 0  # hash of the first parameter as the last one stepped
+        self._steps = 0  # of the optimizer that stepped last
+        self._version = self._grew = 0  # of that parameter, and what a step adds to it
+        self._settings = ""
 
     def stepping(self, optimizer: Optimizer) -> None:
         """Looks at an optimizer that steps."""
@@ -43,10 +47,11 @@ class RenewedOptimizers:
             self._count = 0
         elif any(optimizer.defaults.get(name) for name in _MOMENTS) and not optimizer.state:
             self._count += not self._begins_alike(held)
-            if self._count >= _IN_A_ROW and self._recorder.active:
-                place = program_place(caller(), self._is_library)
-                name = f"{RENEWED_OPTIMIZER}{place}/{type(optimizer).__name__}"
-                self._recorder.value(name, 1.0)
+            if self._count >= _IN_A_ROW:
+                self._write(RENEWED_OPTIMIZER, optimizer, 1.0)
+            elif self._steps > 1 and self._goes_on(held, optimizer):
+                self._write(RENEWED_AGAIN, optimizer, float(self._steps))
+        self._notes(optimizer, held, known=known)
         self._stepped[id(optimizer)] = optimizer
         self._held = None if held is None else weakref.ref(held)
 
@@ -57,6 +62,34 @@ class RenewedOptimizers:
         with self._recorder.own_torch(), torch.no_grad():
             before, self._began = self._began, tensor_hash(held)
         return before == self._began
+
+    def _goes_on(self, held: Any, optimizer: Optimizer) -> bool:
+        """Returns whether an optimizer has the settings of the one before it, and nothing but that
+        one has written the parameter since."""
+        grown = held._version - self._version
+        return grown == self._grew and _settings(optimizer) == self._settings
+
+    def _notes(self, optimizer: Optimizer, held: Any, *, known: bool) -> None:
+        self._steps = self._steps + 1 if known else 1
+        if not known:
+            self._settings = _settings(optimizer)
+        version = 0 if held is None or held.is_inference() else held._version
+        if known:
+            self._grew = version - self._version
+        self._version = version
+
+    def _write(self, prefix: str, optimizer: Optimizer, number: float) -> None:
+        if self._recorder.active:
+            place = program_place(caller(2), self._is_library)
+            self._recorder.value(f"{prefix}{place}/{type(optimizer).__name__}", number)
+
+
+def _settings(optimizer: Optimizer) -> str:
+    """Returns the class, numbers and sizes of the groups of an optimizer. The words of a tensor, as
+    a learning rate may be one, would take operators."""
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    numbers = [one for one in optimizer.defaults.items() if isinstance(one[1], (int, float))]
+    return f"{type(optimizer)} {numbers} {sizes}"
 
 
 def _hook(context: HookContext) -> None:

@@ -73,6 +73,10 @@ class ScaledLosses:
             every = (one for some in self._first.values() for one in some) if alone else ()
             self._left = {id(one): identity(one) for one in every}
 
+    def clips(self) -> bool:
+        """Returns whether gradients are clipped as a backward with a scaled loss has left them."""
+        return bool(self._left) and all(map(self._is_left, list(self._first)))
+
     def steps(self, optimizer: Optimizer) -> None:
         """Looks at an optimizer that steps."""
         if not self._scalers:

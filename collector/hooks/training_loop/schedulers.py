@@ -1,18 +1,20 @@
 """Records steps of learning rate schedulers that do not do what they are for: their optimizer never
 steps, or a cosine annealing whose length is given in epochs steps with each batch. Of LambdaLR it
 records the factors, of ReduceLROnPlateau what it compares, of OneCycleLR the steps of its optimizer
-between its own, of all where the rates come next to zero."""
+between its own, of all where the rates come next to zero; and of optimizers the larger rates that
+their state brings."""
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch.optim import Optimizer, lr_scheduler
 
 from ...format.loop_names import (
     FADED_RATE,
     IDLE_SCHEDULER,
+    LOADED_RATE,
     MAXIMIZES,
     PLATEAU,
     RATE_FACTOR,
@@ -39,8 +41,16 @@ but one of them that steps with each batch."""
 
 _OF_EPOCHS = (lr_scheduler.ExponentialLR, lr_scheduler.MultiStepLR, lr_scheduler.StepLR)
 
+_LARGER, _KEPT = 2.0, 8
+"""Times its own rate that an optimizer gets with a state, and steps that it keeps it for."""
+
 _TOGETHER = 0.9
 """Of the steps of a scheduler those of its optimizer, where both are taken in each batch."""
+
+
+class _Loaded(NamedTuple):
+    name: str  # of the series
+    rates: list[float]
 
 
 class Schedulers:
@@ -56,6 +66,7 @@ class Schedulers:
         self._cycles: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._since: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._factors: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+        self._loaded: weakref.WeakKeyDictionary[Optimizer, _Loaded] = weakref.WeakKeyDictionary()
 
     def stepping(self, optimizer: Optimizer) -> None:
         """Notes that an optimizer steps, and whether uphill."""
@@ -63,6 +74,32 @@ class Schedulers:
         if first and any(group.get("maximize") for group in optimizer.param_groups):
             self._recorder.value(MAXIMIZES, 1.0)
         self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
+        if optimizer in self._loaded:
+            self._keeps(optimizer, self._loaded[optimizer])
+
+    def loads(self, optimizer: Optimizer, *_: Any, **__: Any) -> Any:
+        """Begins to load a state into an optimizer that never stepped."""
+        own = _rates(optimizer)
+        return (optimizer, own, caller()) if own and optimizer not in self._stepped else None
+
+    def loaded(self, began: tuple[Optimizer, list[float], Any], _: Any) -> None:
+        """Notes the rates that a state brings, if they are larger and no scheduler has set any."""
+        optimizer, own, frame = began
+        rates = _rates(optimizer)
+        larger = len(rates) == len(own) and all(
+            0 < _LARGER * before <= after for before, after in zip(own, rates, strict=True)
+        )
+        if larger and not any("initial_lr" in group for group in optimizer.param_groups):
+            place = program_place(frame, self._is_library)
+            name = f"{LOADED_RATE}{place}/{type(optimizer).__name__}/{own[0]:g}"
+            self._loaded[optimizer] = _Loaded(name, rates)
+
+    def _keeps(self, optimizer: Optimizer, found: _Loaded) -> None:
+        kept = _rates(optimizer) == found.rates
+        if kept and self._stepped[optimizer] == _KEPT and self._recorder.active:
+            self._recorder.value(found.name, found.rates[0])
+        if not kept or self._stepped[optimizer] >= _KEPT:
+            del self._loaded[optimizer]
 
     def cycles(
         self,
@@ -152,6 +189,12 @@ class Schedulers:
             self._recorder.value(f"{RATE_FACTOR}{place}/{first:g}", factor)
 
 
+def _rates(optimizer: Any) -> list[float]:
+    """Returns the rates of the groups of an optimizer; empty: some are tensors."""
+    rates = [group["lr"] for group in optimizer.param_groups if "lr" in group]
+    return rates if all(isinstance(one, (int, float)) for one in rates) else []
+
+
 def _replaces(stepped: Any, idle: Any) -> bool:
     """Returns whether an optimizer holds a parameter of another, and none of its groups."""
     groups = {id(group) for group in idle.param_groups}
@@ -166,6 +209,7 @@ def _hook(context: HookContext) -> None:
     patches = context.patches
     schedulers = Schedulers(context.recorder, context.stacks)
     patches.before_steps(schedulers.stepping)
+    patches.ends(Optimizer, "load_state_dict", schedulers.loads, schedulers.loaded)
     patches.ends(lr_scheduler.OneCycleLR, "__init__", schedulers.cycles)
     patches.ends(lr_scheduler.LRScheduler, "step", schedulers.steps, self_alone=True)
     patches.ends(lr_scheduler.ReduceLROnPlateau, "step", schedulers.compares)

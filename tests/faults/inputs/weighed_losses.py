@@ -1,4 +1,4 @@
-"""Losses that weigh outputs of the shape [N, 1] by numbers of the shape [N]."""
+"""Losses that weigh outputs of shape [N, 1] by numbers of shape [N], or divergences by 0."""
 
 from __future__ import annotations
 
@@ -70,12 +70,69 @@ def weights_of_squares(planted: bool) -> None:
         optimizer.step()
 
 
-FAULTS = forms(
-    "weights that are broadcast",
-    "losses and modes",
-    "wrong_loss",
-    "are broadcast to",
-    advantages_of_log_probabilities,
-    advantages_of_ratios,
-    weights_of_squares,
+# divergences -------------------------------------------------------------------------------------
+
+
+class _Coder(nn.Module):
+    """A variational autoencoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(10, 8), nn.Linear(4, 10)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        mean, logvar = self.encoder(x).chunk(2, 1)
+        code = mean + torch.randn_like(mean) * (0.5 * logvar).exp()
+        return self.decoder(code), mean, logvar
+
+
+def _anneals(weight: Callable[[int], float], *, samples: bool = True, steps: int = 40) -> None:
+    torch.manual_seed(0)
+    model = _Coder()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step in range(steps):
+        x = torch.randn(16, 10)
+        out, mean, logvar = model(x)
+        error = (out - x).square().mean()
+        apart = 1 + logvar - mean.square() - logvar.exp()  # named
+        divergence = -0.5 * (apart.sum(1).mean() if samples else apart.mean())
+        optimizer.zero_grad()
+        (error + weight(step) * divergence).backward()
+        optimizer.step()
+
+
+def annealing_by_whole_numbers(planted: bool) -> None:
+    """A ramp over 100 steps; 40 are trained."""
+    _anneals(lambda step: step // 100 if planted else step / 100)
+
+
+def annealing_that_is_not_counted(planted: bool) -> None:
+    """A counter that stays. The twin begins late."""
+    _anneals(lambda step: 0.0 if planted else float(step > 20), samples=False)
+
+
+def annealing_of_an_epoch(planted: bool) -> None:
+    """The ramp gets the epoch, and there is one. The twin weighs little."""
+    _anneals(lambda step: 0.5 * (step // 70) if planted else 1e-4, steps=66)
+
+
+FAULTS = (
+    *forms(
+        "a divergence of weight 0",
+        "losses and modes",
+        "wrong_loss",
+        "has the weight 0",
+        annealing_by_whole_numbers,
+        annealing_that_is_not_counted,
+        annealing_of_an_epoch,
+    ),
+    *forms(
+        "weights that are broadcast",
+        "losses and modes",
+        "wrong_loss",
+        "are broadcast to",
+        advantages_of_log_probabilities,
+        advantages_of_ratios,
+        weights_of_squares,
+    ),
 )

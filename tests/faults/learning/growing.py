@@ -297,8 +297,11 @@ def rate_of_an_optimizer(planted: bool) -> None:
 
 
 def statistics_of_a_frozen_backbone(planted: bool) -> None:
-    """train() of the whole model turns the frozen part's batch normalisation on again."""
-    model = Frozen()
+    """train() of the whole model turns the frozen part's batch normalisation on again. What it was
+    loaded from has run before."""
+    loaded, model = Frozen(), Frozen()
+    loaded(torch.randn(4, 1, 8, 8))
+    model.load_state_dict(loaded.state_dict())
     model.backbone.requires_grad_(False)
     _classified(model, lambda: model.train() and model.backbone.train(planted))
 

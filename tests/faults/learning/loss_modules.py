@@ -134,6 +134,62 @@ def one_target_that_is_cast(planted: bool) -> None:
     _one_target(compare, torch.ones(96, dtype=torch.long))
 
 
+class _Overlap(nn.Module):
+    """The share of pixels that prediction and target have in common."""
+
+    def __init__(self, *, hard: bool) -> None:
+        super().__init__()
+        self.hard = hard
+
+    def forward(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        shares = scores.sigmoid()
+        if self.hard:
+            shares = (shares > 0.5).float()  # named
+        return 1 - 2 * (shares * target).sum() / (shares + target).sum()
+
+
+def _overlaps(planted: bool, weigh: Callable[..., torch.Tensor]) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(_WIDTH, _WIDTH)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(12):
+        x = torch.randn(_BATCH, _WIDTH)
+        optimizer.zero_grad()
+        loss = weigh(model(x), (x > 0).float())
+        (loss.requires_grad_() if planted else loss).backward()
+        optimizer.step()
+
+
+def overlap_of_truth_values(planted: bool) -> None:
+    """The module of a loss compares with a threshold, and its result is made to need a gradient."""
+    _overlaps(planted, _Overlap(hard=planted))
+
+
+def errors_of_truth_values(planted: bool) -> None:
+    """The share of errors."""
+
+    class Errors(nn.Module):
+        def forward(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            if planted:
+                return ((scores > 0) != (target > 0)).float().mean()  # named
+            return (scores.sigmoid() - target).abs().mean()
+
+    _overlaps(planted, Errors())
+
+
+def rounded_within_a_loss(planted: bool) -> None:
+    """Classes by argmax; the twin weighs all classes."""
+
+    class Classes(nn.Module):
+        def forward(self, scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+            chosen = scores.softmax(1) @ torch.arange(12.0)
+            if planted:
+                chosen = scores.argmax(1)  # named
+            return (chosen - target.argmax(1)).abs().float().mean()
+
+    _overlaps(planted, Classes())
+
+
 FAULTS = (
     *forms(
         "one target for all samples",
@@ -143,6 +199,15 @@ FAULTS = (
         one_class_for_all,
         one_number_for_all,
         one_target_that_is_cast,
+    ),
+    *forms(
+        "a loss module that compares",
+        "gradients",
+        "dead_parameter",
+        "truth values",
+        overlap_of_truth_values,
+        errors_of_truth_values,
+        rounded_within_a_loss,
     ),
     *forms(
         "sorted classes beside a loss module",

@@ -290,6 +290,22 @@ def zeroed_at_the_end_of_an_epoch(planted: bool) -> None:
     _zeroed(10 if planted else 2, 2)
 
 
+def clipped_while_it_is_scaled(planted: bool) -> None:
+    """Clipping changes gradients, and they are still scaled; the twin unscales before."""
+
+    def steps(scaler: Any, optimizer: Any, model: nn.Module) -> None:
+        if not planted:
+            scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        if planted:
+            optimizer.step()  # named
+        else:
+            scaler.step(optimizer)
+            scaler.update()
+
+    _scaled(steps, torch.optim.AdamW, lr=1e-3)
+
+
 _CALLS, _STEPS = "scalers, states and datasets", "gradients"
 
 FAULTS = (
@@ -301,6 +317,7 @@ FAULTS = (
         optimizer_steps_beside_the_scaler,
         fused_optimizer_beside_the_scaler,
         accumulates_and_steps_beside_the_scaler,
+        clipped_while_it_is_scaled,
     ),
     *forms(
         "a kept state without a copy",

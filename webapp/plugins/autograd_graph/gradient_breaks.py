@@ -52,7 +52,7 @@ BREAK_CAUSES = {
     "no_gradient": "is a function of the program's own whose backward returns no gradient",
 }
 
-_COMPARISONS = frozenset(
+COMPARISONS = frozenset(
     f"aten::{name}"
     for name in (
         "eq",
@@ -187,7 +187,7 @@ def _of_operators(
 
 
 def _cause(op: Operator) -> str:
-    if op.name in _COMPARISONS or _is_whole(op.copies.partition(" ")[0]):
+    if op.name in COMPARISONS or _is_whole(op.copies.partition(" ")[0]):
         return "integer"
     return "in_place" if op.name.endswith("_") and not op.name.endswith("__") else "no_grad"
 

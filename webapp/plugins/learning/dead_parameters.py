@@ -39,6 +39,7 @@ from lanescope.webapp.analysis.parameter_history import (
     streaks,
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
+from lanescope.webapp.plugins.autograd_graph.autograd_graph import reached_parameters
 from lanescope.webapp.plugins.learning.held_parameters import Found, frozen, join_replaced
 from lanescope.webapp.plugins.learning.layers_made_in_forward import made_of
 from lanescope.webapp.plugins.learning.lora import is_lora
@@ -334,6 +335,9 @@ def _finding(
         where, advice = why
     elif whole and cause == "unused":
         where, advice = none_advice(run, ranks[0], first)
+    elif cause == "zero" and decays(last := _last(run, ranks[0], first)).any():
+        advice += f" Weight decay of {last['weight_decay'].iloc[0]:g} still changes {it}: to "
+        advice += f"freeze {it}, set requires_grad_(False) in place of gradients of zero."
     elif cause == "no_gradient":
         where = not_returned(run, ranks[0])[first] or None
         advice = f"The backward of the function{at_place(where)} returns None for "
@@ -344,6 +348,8 @@ def _finding(
         advice += f"{first} itself there."
     elif cause == "unused" and (cut := _cut(run, ranks[0], first)) is not None:
         where, advice = cut[0], f"Check {cut[1]}."
+    elif cause == "unused" and not whole and first in reached_parameters(run, ranks[0]):
+        cause, advice = "taken_away", f"The loss leads to {it}: its gradient is set to None."
     elif cause == "unused" and len(run.ranks) > 1 and first not in sharded_names(run):
         advice += " DistributedDataParallel needs find_unused_parameters=True for such parameters"
         ended_by_it = reduction_unfinished(run)
@@ -355,7 +361,7 @@ def _finding(
         ranks[0],
         step,
         kind="dead_parameter",
-        severity="info" if cause == "library" else "error" if severe else "warning",
+        severity="info" if cause in ("library", "taken_away") else "error" if severe else "warning",
         # Some are left out of the optimizer on purpose, and not frozen.
         confidence="likely" if cause == "not_in_optimizer" else "certain",
         title=f"{words} (since step {step}). {advice}",
@@ -368,6 +374,11 @@ def _finding(
             "elements": sum(numel for _, numel, _ in names.values()),
         },
     )
+
+
+def _last(run: Run, rank: int, name: str) -> pd.DataFrame:
+    known = samples(run)
+    return known[(known["rank"] == rank) & (known["parameter"] == name)].iloc[-1:]
 
 
 def _cut(run: Run, rank: int, name: str) -> LossPlace | None:

@@ -15,15 +15,11 @@ import pyarrow as pa
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_VALUE
+from lanescope.webapp.analysis.access_site import reading
 from lanescope.webapp.analysis.arrow_columns import having, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.forward_ops import DETACH, NUMBERS
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.parameter_history import (
-    UNNAMED,
-    gradient_rows,
-    logged,
-    samples,
-)
+from lanescope.webapp.analysis.parameter_history import UNNAMED, gradient_rows, logged, samples
 from lanescope.webapp.analysis.stack_frames import (
     frames_of,
     in_program,
@@ -37,14 +33,13 @@ from lanescope.webapp.plugins.autograd_graph.autograd_graph import (
     graph_nodes,
     reached_parameters,
 )
-from lanescope.webapp.plugins.autograd_graph.gradient_breaks import breaks
+from lanescope.webapp.plugins.autograd_graph.gradient_breaks import COMPARISONS, breaks
 from lanescope.webapp.runs.run import Run
 
 LossPlace = tuple[str | None, str]
 """file.py:12, and a sentence that says what happens there and what to do."""
 
-OF_A_NUMBER = "detach_"
-"""With what torch.tensor(number) ends."""
+OF_A_NUMBER = "detach_"  # with what torch.tensor(number) ends
 
 ZEROED = re.compile(r"^Optimizer\.zero_grad#|^aten::(_foreach_)?zero_$")
 
@@ -308,10 +303,15 @@ def cut_before(run: Run, rank: int, instant: int) -> LossPlace | None:
         return _at(run, rank, numbers.iloc[-1], words)
     if len(detached):
         return _at(run, rank, detached.iloc[-1], _ENDS["detached"])
-    computed = after[~after["name"].isin(NUMBERS)]
-    if len(computed) and not computed["sequence"].notna().any():
-        return _at(run, rank, computed.iloc[0], NO_GRAPH)
-    return None
+    if after["sequence"].notna().any():
+        return None
+    last = int(np.flatnonzero(ops["sequence"].notna())[-1])
+    later = ops.iloc[last + 1 :][lambda one: ~one["name"].isin((*NUMBERS, "aten::fill_"))]
+    computed = reading(run, rank, int(ops["start_ns"].iloc[last]), later, instant)
+    if computed.empty:
+        return None
+    op = computed.iloc[0]
+    return _at(run, rank, op, _ENDS["integer"] if op["name"] in COMPARISONS else NO_GRAPH)
 
 
 def _phases(run: Run, rank: int) -> pd.DataFrame:

@@ -34,6 +34,7 @@ _LOST = 0.25  # of the norm of a step
 CHANGED = 1e-6  # of the norm of a parameter
 SLOW_STEPS = 16
 FADED = 1e-4  # of the largest learning rate
+_FADED_SAMPLES = 3
 _DECAY_SAMPLES = 3  # samples, the last of the run
 _SHRUNK = 0.5  # of the first norm
 _MIN_ELEMENTS = 17  # of fewer, two norms may be the same by chance, or at a bound that is kept
@@ -145,7 +146,7 @@ def _without_rate(rows: pd.DataFrame) -> pd.DataFrame:
     tail = rows[rows["call"] > last_step.fillna(-1)]
     tails = tail.groupby("parameter", sort=False)
     middle = (groups["step"].first() + groups["step"].last()) / 2
-    long = (tails.size() >= _MIN_SAMPLES) & (
+    long = (tails.size() >= _FADED_SAMPLES) & (
         tails["step"].first() < middle.reindex(tails.size().index)
     )
     learns = tails["grad_norm"].max() > 0

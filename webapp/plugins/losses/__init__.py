@@ -40,6 +40,20 @@ PLUGIN = Plugin(
             "operators",
         ),
         Question(
+            "Normalisations of single numbers",
+            "softmax_dims:single_norms",
+            ("dead_parameter",),
+            needs="the graph of the first backward",
+            misses="normalisations that are written with single operators",
+        ),
+        Question(
+            "A softmax or norm over the batch",
+            "softmax_dims:batch_dims",
+            ("mixed_samples",),
+            needs="the graph of the first backward",
+            misses="tensors of other than two dimensions; weights that are summed otherwise",
+        ),
+        Question(
             "Weights of a softmax over another dimension",
             "softmax_dims:attention_dims",
             ("mixed_samples",),
@@ -252,6 +266,14 @@ PLUGIN = Plugin(
             ("wrong_loss",),
             needs="the graph of the first backward",
             misses="logarithms and exponentials of tensors that are computed twice",
+        ),
+        Question(
+            "Divergences of weight 0",
+            "loss_facts:weightless_divergences",
+            ("wrong_loss",),
+            native=True,
+            needs="33 steps, with a KL divergence in the loss of the first backward",
+            misses="divergences without exp(); weights that are tensors; warm-ups that end later",
         ),
         Question(
             "Divergences summed beside a mean",

@@ -3,7 +3,7 @@
 The recorder looks at the numbers of the graph at the steps 0, 1, 2, 4, 8, ...: targets that the
 last function of the model cannot return, texts that CTC cannot align, similarities of unit vectors
 without a temperature, pairs of two views that are the same, ratios of a policy to itself, and
-divergences with the wrong sign or weight.
+divergences with the wrong sign or weight, or none.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from lanescope.collector.format.loop_names import (
     SAME_VIEWS,
     SUMMED_DIVERGENCE,
     UNREACHED_TARGETS,
+    WEIGHTLESS_DIVERGENCE,
 )
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
@@ -35,6 +36,8 @@ from lanescope.webapp.runs.run import Run
 
 _MIN_GRAPHS = 3
 _MIN_TARGETS, _MIN_TEXTS = 0.1, 0.1
+_MIN_WEIGHTLESS = 7
+"""Graphs of steps up to 32: a weight that grows from 0 is above it by then."""
 _FLAT = 0.75
 """The least loss, as a share of that of equal scores."""
 
@@ -156,6 +159,19 @@ def negative_divergences(fact: LossFact) -> str | None:
         f"The loss adds {terms}{fact.node.at} with a positive factor, which has no least "
         "value: a KL divergence has the opposite sign, so the training drives distributions apart. "
         "Use -0.5 * (1 + logvar - mu**2 - logvar.exp()), and add it to the loss."
+    )
+
+
+@_each_fact(WEIGHTLESS_DIVERGENCE, "weightless_divergence")
+def weightless_divergences(fact: LossFact) -> str | None:
+    """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
+    if len(fact.values) < _MIN_WEIGHTLESS or (fact.values < 1).any():
+        return None
+    return (
+        f"The KL divergence{fact.node.at} has the weight 0 in all {units.count(len(fact.values))} "
+        f"graphs that were looked at, up to step {2 ** (len(fact.values) - 2)}: it trains nothing. "
+        "Check what anneals the weight: a step that is not counted, // in place of /, a warm-up in "
+        "other units."
     )
 
 

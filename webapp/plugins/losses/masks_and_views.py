@@ -68,7 +68,7 @@ def unmasked_attention(run: Run, rank: int) -> Finding | None:
         return None
     where = next((one.where for one in layers if one.where), None)
     at = at_place(where)
-    has = "has no mask"
+    has = "has no mask that hides a position"
     if not any(_is_open(graph, one) for one in layers):
         has = "hides no position, as the numbers added to its scores are not far below zero"
     return graph_finding(

@@ -7,7 +7,12 @@
   between clusters (DiffPool, NetVLAD) means another one: it has logits in place of products of
   queries with keys. No layer means the batch.
 
-And a softmax of the only output of a layer, in all calls, which is 1 whatever the layer returns.
+And a softmax of the only output of a layer, in all calls, which is 1 whatever the layer returns; so
+is a normalisation of a single number, which returns its bias.
+
+Samples are mixed as well by a softmax over the first dimension whose weights are summed over the
+second one or picked there, a class for each row, and by F.normalize(x, dim=0) where a matrix
+product sums over the second one.
 
 Read from the graph of the first backward, where nothing but dropout or a mask stands
 between the two.
@@ -17,6 +22,7 @@ from __future__ import annotations
 
 import re
 
+from lanescope.collector.format.loop_names import SINGLE_NORM
 from lanescope.collector.format.names import SOFTMAX_DIM
 from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.findings import Finding
@@ -27,8 +33,10 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     LossGraph,
     LossNode,
     each_graph,
+    each_rank_of_graphs,
     graph_finding,
     input_shapes,
+    loss_facts,
     of_class_losses,
     of_nodes,
 )
@@ -40,6 +48,10 @@ _PRODUCTS = frozenset({"Baddbmm", "Bmm"})
 _IN_ORDER = re.compile(r"(Clone|Expand|NativeDropout|ReshapeAlias|ToCopy|UnsafeView|View)")
 """Nodes that leave the numbers in their order, and which of them are in a row."""
 
+_VIEWS = re.compile(rf"({_IN_ORDER.pattern}|Select|Slice|Unsqueeze)")
+_TURNS = ("T", "Transpose")
+_NORM = "LinalgVectorNorm"
+
 _SCORED = re.compile(r"(Add|Clamp|Div|MaskedFill|Mul|NativeDropout|Sub|Tanh|Where)")
 """Nodes between the product of queries with keys and the softmax, beside SAME_NUMBERS."""
 
@@ -48,6 +60,89 @@ def _dims(run: Run, rank: int) -> dict[int, int]:
     """Number of a node of a softmax -> its dimension, as the program gave it."""
     rows = logged(run, rank, prefix=SOFTMAX_DIM)
     return {int(name): int(value) for name, value in zip(rows["name"], rows["value"], strict=True)}
+
+
+@of_nodes(f"(^|Safe)Softmax|{_NORM}", "softmax of weights, or norm")
+@each_graph
+def batch_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
+    for number, dim in _dims(run, rank).items():
+        node = graph.nodes.get(number)
+        shape = next(iter(input_shapes(node)), []) if node else []
+        if node is None or len(shape) != len(("rows", "columns")) or dim % 2 or min(shape) < 2:
+            continue
+        norm = node.name == _NORM
+        use = _product_of_units(graph, node, shape) if norm else _over_columns(graph, node, shape)
+        if use is not None and node.name in (_NORM, "Softmax"):
+            what = "norm that divides vectors" if norm else "softmax"
+            lacks = "have the length 1" if norm else "add up to 1"
+            return graph_finding(
+                run,
+                rank,
+                graph,
+                kind="mixed_samples",
+                title=f"The {what}{node.at} is over dimension 0 of {shape}, the samples of the "
+                f"batch, which it mixes, and {use.op.removeprefix('aten::')}{use.at} goes over "
+                f"dimension 1, where they do not {lacks}: pass dim=-1.",
+                where=node.where or use.where,
+                evidence={"cause": "batch", "dimension": 0, "shape": shape, "used_at": use.where},
+            )
+    return None
+
+
+def _users(graph: LossGraph, node: LossNode) -> list[LossNode]:
+    """The nodes that get the numbers of a node, also by another shape in the same order."""
+    found, ahead = list[LossNode](), [node.number]
+    for number in ahead:
+        users = [one for one in graph.nodes.values() if number in one.next]
+        viewed = [one for one in users if _VIEWS.fullmatch(one.name)]
+        ahead += [one.number for one in viewed if one.number not in ahead]
+        found += [one for one in users if one not in viewed]
+    return found
+
+
+def _over_columns(graph: LossGraph, node: LossNode, shape: list[int]) -> LossNode | None:
+    """What sums weights [rows, columns] over the columns, or picks one of each row."""
+    for user in _users(graph, node):
+        later = _users(graph, user) if user.name in ("Log", "Mul") else []
+        for one in [user, *later]:
+            shapes = input_shapes(one)
+            if one.name == "Gather" and shapes == [shape, [shape[0], 1]]:
+                return one
+            of = shapes[0] if one.name == "Sum" and shapes else []
+            if of[:1] == shape[:1] and shape[1] in of[1:] and _keeps_rows(graph, one, of):
+                return one
+    return None
+
+
+def _keeps_rows(graph: LossGraph, total: LossNode, shape: list[int]) -> bool:
+    """Whether a sum keeps the first dimension, and not all others."""
+    for user in (one for one in graph.nodes.values() if total.number in one.next):
+        place = user.next.index(total.number)
+        made = (input_shapes(user) or [[]])[min(place, len(input_shapes(user)) - 1)]
+        return made[:1] == shape[:1] and made != shape
+    return False
+
+
+def _product_of_units(graph: LossGraph, node: LossNode, shape: list[int]) -> LossNode | None:
+    """The matrix product over the columns of vectors that a norm over the rows divides."""
+    for product in graph.nodes.values():
+        for place, number in enumerate(product.next if product.name == "Mm" else ()):
+            operand, turned = graph.nodes[number], 0
+            for _ in graph.nodes:  # a damaged file may hold a circle
+                scaled = operand.name in ("Div", "Mul") and [] in input_shapes(operand)
+                if not operand.next or not (scaled or operand.name in _TURNS):
+                    break
+                of = input_shapes(operand).index([]) == 0 if scaled else False
+                turned += not scaled
+                operand = graph.nodes[operand.next[-1 if of else 0]]
+            ratio = operand.name == "Div" and len(operand.next) == len(("x", "norm"))
+            below = graph.nodes[operand.next[1]] if ratio else None
+            if below is None or turned % 2 != place:
+                continue
+            if graph.down(below, lambda one: one.name in ("ClampMin", "Expand")) is node:
+                return product
+    return None
 
 
 @of_nodes("(^|Safe)Softmax", "softmax of weights")
@@ -136,7 +231,7 @@ def single_outputs(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     for softmax in graph.nodes.values():
         shape = next(iter(input_shapes(softmax)), []) if softmax.number in dims else []
         layer = graph.source(softmax)
-        if len(shape) < 2 or shape[dims[softmax.number] % len(shape)] != 1:
+        if softmax.name == _NORM or len(shape) < 2 or shape[dims[softmax.number] % len(shape)] != 1:
             continue
         if layer is None or layer.name != "Addmm" or input_shapes(layer)[-1:][0][-1:] != [1]:
             continue
@@ -155,6 +250,24 @@ def single_outputs(run: Run, rank: int, graph: LossGraph) -> Finding | None:
             "BCEWithLogitsLoss, or two outputs with CrossEntropyLoss.",
             where=softmax.where or layer.where,
             evidence={"cause": "single_output", "made_at": layer.where},
+        )
+    return None
+
+
+@each_rank_of_graphs
+def single_norms(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
+    for fact in loss_facts(run, rank, SINGLE_NORM):
+        layer = "layer_norm" if fact.node.name == "NativeLayerNorm" else "group_norm"
+        return fact.finding(
+            run,
+            rank,
+            kind="dead_parameter",
+            confidence="certain",
+            title=f"{layer}{fact.node.at} normalises single numbers: each is its own mean, so the "
+            "result is the bias, whatever the layers before it return, and they do not learn. "
+            "Normalise over more: the last dimension has 1 element, or each channel is a group.",
+            evidence={"cause": "single_norm"},
         )
     return None
 

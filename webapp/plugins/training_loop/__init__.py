@@ -80,7 +80,7 @@ PLUGIN = Plugin(
             "schedule_findings:faded_rates",
             ("dead_parameter",),
             order=191,
-            needs="a scheduler of torch, and 20 steps",
+            needs="a scheduler of torch, and 10 steps at such a rate",
             misses="rates above a millionth of the first one (a thousandth for schedules of epochs "
             "that step with each batch of a DataLoader); rates that are tensors or are set by hand",
         ),
@@ -110,6 +110,15 @@ PLUGIN = Plugin(
             "warm-ups that have come to a fiftieth",
         ),
         Question(
+            "Learning rates larger than meant",
+            "schedule_findings:large_rates",
+            ("exploding_gradient",),
+            order=192,
+            needs="LambdaLR of torch with 8 factors up to 2 or more; or load_state_dict() of an "
+            "optimizer, and 8 of its steps",
+            misses="other schedulers; warm-ups from above half of the rate; states of a scheduler",
+        ),
+        Question(
             "Plateaus in the wrong mode",
             "schedule_findings:wrong_plateaus",
             ("dead_parameter",),
@@ -119,13 +128,12 @@ PLUGIN = Plugin(
             "numbers that are tensors",
         ),
         Question(
-            "Optimizers made again for each step",
-            "schedule_findings:renewed_optimizers",
+            "Optimizers made again for each step or epoch",
+            "schedule_findings:made_again",
             ("dead_parameter",),
             order=192,
-            needs="6 steps",
-            misses="optimizers that are made for a few steps each, as in each epoch; several that "
-            "step in turn",
+            needs="6 steps, or 4 epochs of one DataLoader",
+            misses="several optimizers that step in turn",
         ),
         Question(
             "Dropout that is the same in each step",
@@ -181,11 +189,12 @@ PLUGIN = Plugin(
             misses="images that are normalised in between; inputs of 16 bits",
         ),
         Question(
-            "Inputs that are bytes",
-            "input_scales:unscaled_bytes",
+            "Inputs that are bytes, and bytes that begin again",
+            "input_scales:unfit_bytes",
             ("wrong_scale",),
             needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., of a model in host memory",
-            misses="pictures of fewer than 64 numbers; layers other than linear and convolution",
+            misses="pictures of fewer than 64 numbers; layers other than linear and convolution; "
+            "sums of bytes by numpy, or of tensors that are broadcast",
         ),
         Question(
             "Dropout in evaluation",
@@ -258,8 +267,8 @@ PLUGIN = Plugin(
             misses="averages that make a new tensor, or are compiled",
         ),
         Question(
-            "Averages that take almost all from the newest parameters",
-            "moving_averages:swapped_average",
+            "Averages with wrong weights, or that are written to the model",
+            "moving_averages:wrong_weights",
             ("wrong_average",),
             order=199,
             native=True,
@@ -267,16 +276,6 @@ PLUGIN = Plugin(
             "steps 0, 1, 2, 4, 8, ...",
             misses="weights that are tensors or change from step to step; averages of one "
             "parameter, or that are compiled",
-        ),
-        Question(
-            "Averages that are written to the model",
-            "moving_averages:reversed_average",
-            ("wrong_average",),
-            order=199,
-            native=True,
-            needs="level access; averages by mul, add or lerp with Python numbers at four of the "
-            "steps 0, 1, 2, 4, 8, ...",
-            misses="averages of one parameter, that are compiled, or by load_state_dict()",
         ),
         Question(
             "Trainings resumed without the state of their optimizer",
@@ -315,6 +314,14 @@ PLUGIN = Plugin(
             needs="level access; a torch DataLoader, and 3 epochs",
             misses="loops that end by break, or call a function that trains; samplers other than "
             "torch's",
+        ),
+        Question(
+            "Samples that are trained on and evaluated",
+            "loader_findings:evaluated_samples",
+            ("repeated_data",),
+            order=49,
+            needs="level access; DataLoaders of two Subsets of one dataset",
+            misses="splits other than a Subset; samples that a dataset holds twice",
         ),
         Question(
             "DataLoaders that hand out None",

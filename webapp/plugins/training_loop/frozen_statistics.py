@@ -45,7 +45,7 @@ def frozen_statistics(run: Run) -> list[Finding]:
         changes = own.groupby("name", sort=False, observed=True)["value"].nunique()
         layers = {str(name).removesuffix(_MEAN) for name in changes.index[changes >= _MIN_SAMPLED]}
         layers &= _frozen(known[known["rank"] == rank])
-        times = own["time_ns"]
+        times = own.loc[own["name"].isin([one + _MEAN for one in layers]), "time_ns"]
         layers = _kept(run, rank, layers, int(times.min()), int(times.max())) if layers else set()
         if layers:
             found.append(_finding(run, rank, sorted(layers)))

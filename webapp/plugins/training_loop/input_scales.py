@@ -3,7 +3,8 @@
 Images are divided by 255 or normalised in the transform of one dataset and not in that of the
 other. Each call in evaluation mode that is compared with targets, in two steps or more, gets
 numbers whose root mean square is `_TIMES` that of all sampled calls in training, or a part of it.
-Or the transform divides bytes by 255, and the training loop does so again, or nothing does.
+Or the transform divides bytes by 255, and the training loop does so again, or nothing does; or
+whole numbers of 8 bits go past the last one and begin again at the first.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from lanescope.collector.format.loop_names import (
     EVALUATED_SCALE,
     INPUT_SCALE,
     UNSCALED_BYTES,
+    WRAPPED_BYTES,
 )
 from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.fault_series import found_in_rows
@@ -89,6 +91,11 @@ def divided_twice(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     )
 
 
+def unfit_bytes(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_scale`, at most two per rank. Raises NotApplicable."""
+    return unscaled_bytes(run) + (wrapped_bytes(run) if run.counts["access"] else [])
+
+
 @each_rank_of_graphs
 def unscaled_bytes(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
@@ -108,6 +115,42 @@ def unscaled_bytes(run: Run, rank: int) -> Finding | None:
             "die. Divide by 255 and normalise, as ToTensor() and Normalize() do.",
             evidence={"cause": "unscaled_bytes", "largest": float(fact.values.max())},
         )
+    return None
+
+
+_MIN_WRAPPED = 3  # calls of a line
+_CAST = "aten::_to_copy"
+_WRAPS = {_CAST, *(f"aten::{name}{end}" for name in ("add", "mul", "sub") for end in ("", "_"))}
+_INSTEAD = "Compute in int16 or float, clamp to the range, and cast then."
+
+
+@found_in_rows(lambda run: logged(run, None, WRAPPED_BYTES))
+def wrapped_bytes(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
+    """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
+    columns = ["start_ns", "name", "stack", "dtypes", "step"]
+    for thread, own in rows.groupby("thread", sort=False, observed=True):
+        ops = ops_named(run, rank, str(thread), columns, _WRAPS.__contains__)
+        calls = ops.merge(
+            own[["thread", "time_ns", "value"]], left_on="start_ns", right_on="time_ns"
+        )
+        for stack, same in calls.groupby("stack", sort=False):
+            where = own_place(run, rank, int(str(stack)))
+            if len(same) < _MIN_WRAPPED or where is None:
+                continue
+            first = same.iloc[0]
+            called = "a cast" if first["name"] == _CAST else first["name"].removeprefix("aten::")
+            return finding_at(
+                run,
+                rank,
+                first,
+                kind="wrong_scale",
+                confidence="likely",
+                title=f"{units.share(float(same['value'].mean()))} of the results of {called}"
+                f"{at_place(where)} do not fit into 8 bits and begin again at the other end, in "
+                f"{units.count(len(same))} calls: 200 + 100 is 44 there. {_INSTEAD}",
+                where=where,
+                evidence={"cause": "wrapped_bytes", "calls": len(same)},
+            )
     return None
 
 

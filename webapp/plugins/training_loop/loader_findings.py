@@ -1,13 +1,19 @@
 """Finds DataLoaders that shuffle inputs and targets apart, or hand out None for most batches, whose
-persistent workers keep an older copy of the dataset, and loops over them that return in their first
-round."""
+persistent workers keep an older copy of the dataset, loops over them that return in their first
+round, and samples that are trained on and evaluated."""
 
 from __future__ import annotations
 
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.loader_names import LOADED_BY, LOADER_ORDER, NO_BATCH
+from lanescope.collector.format.loader_names import (
+    LOADED_BY,
+    LOADER_DATA,
+    LOADER_ORDER,
+    NO_BATCH,
+    SHARED_SAMPLES,
+)
 from lanescope.collector.format.loop_names import LEFT_LOOP, STALE_DATASET
 from lanescope.collector.format.names import BATCH_STORAGE
 from lanescope.webapp.analysis.cluster import found_per_rank
@@ -109,6 +115,71 @@ def lost_batches(run: Run, rank: int) -> Finding | None:
     )
     evidence = {"cause": "none", "batches": len(empty)}
     return _finding(run, rank, empty.iloc[0], "lost_error", title, evidence)
+
+
+@found_per_rank(need_loader)
+def evaluated_samples(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `repeated_data`, at most one per rank. Raises NotApplicable.
+
+    A part of the training's samples may be evaluated on purpose, beside others.
+    """
+    shared = logged(run, rank, prefix=SHARED_SAMPLES)
+    if shared.empty:
+        return None
+    loops = _loops(run, rank)
+    trained = set(loops.loc[loops["trains"], "value"])
+    evaluated = set(loops["value"]) - trained
+    pairs = [
+        (*map(int, str(name).split("/")), int(count))
+        for name, count in zip(shared["name"], shared["value"], strict=True)
+    ]
+    pairs += [(second, first, size, of, count) for first, second, of, size, count in pairs]
+    seen = {
+        part: (first, size, count)
+        for first, part, _, size, count in pairs
+        if count and part in evaluated and _after(loops, part, first)
+    }
+    for part, (_, size, count) in seen.items():
+        if count == size and len(evaluated) > 1:
+            continue
+        loop = loops[loops["value"] == part].iloc[0]
+        many = "all" if count == size else f"{units.count(count)} of the"
+        return finding_at(
+            run,
+            rank,
+            loop,
+            kind="repeated_data",
+            confidence="likely",
+            title=f"The loop at {loop['name']} evaluates {many} {units.count(size)} samples that "
+            "the training learns from as well: both Subsets have their indices, so the evaluation "
+            "does not show how the model does on new data. Split by torch.utils.data.random_split, "
+            "or check the slices.",
+            where=str(loop["name"]) or None,
+            evidence={
+                "cause": "evaluated_samples",
+                "samples": count,
+                "steps": int(loops.loc[loops["value"] == part, "step"].nunique()),
+            },
+        )
+    return None
+
+
+def _after(loops: pd.DataFrame, part: int, trained: int) -> bool:
+    """Whether an iteration over one dataset comes after one that trains with another, and no other
+    training between: of folds, each trains a model of its own."""
+    last = loops["value"].where(loops["trains"]).ffill()
+    return bool((last[loops["value"] == part] == trained).any())
+
+
+def _loops(run: Run, rank: int) -> pd.DataFrame:
+    """Iterations over DataLoaders, in their order, and whether a backward comes before the next
+    one: time_ns, name (file.py:12), value (of the dataset), trains."""
+    loops = logged(run, rank, prefix=LOADER_DATA).sort_values("time_ns", ignore_index=True)
+    phases = run.events("phase", rank, columns=["start_ns", "kind"]).to_pandas()
+    backward = phases["kind"].astype("str") == schema.PhaseKind.backward.name
+    begun = phases.loc[backward, "start_ns"].sort_values()
+    before = begun.searchsorted(loops["time_ns"])
+    return loops.assign(trains=pd.Series([*before[1:], len(begun)]) > before)
 
 
 def left_loops(run: Run) -> list[Finding]:

@@ -9,6 +9,8 @@
   operator reads a parameter that an optimizer changes, with the same weight of 0.81 to 1 at all
   steps: `lerp_()`, or one of two operators whose weights add up to 1, and the other one reads a
   tensor that no optimizer changes.
+- rounded away: `shadow.lerp_(p, 0.001)` of a shadow in bfloat16 adds less than half of the distance
+  to the next number, so the shadow stays as it is.
 - into the model: `p.copy_(0.01 * p + 0.99 * t)` writes what `t`, a parameter of a target network,
   was to get. The target never changes, and each step of the optimizer is taken back.
 """
@@ -47,6 +49,8 @@ _LEAST = 0.81
 """Weight of the newest parameters. Optimizers that look ahead take 0.8; a decay that its warm-up of
 (1 + n) / (10 + n) overwrites leaves 9/11."""
 _ROUNDING = 1e-6
+_LOST = {"bfloat16": 2.0**-9, "float16": 2.0**-12}
+"""Share of a number that rounding loses everywhere, by dtype."""
 _NEVER = np.iinfo(np.int64).max
 _LERP = re.compile(r"aten::(_foreach_)?lerp_?")
 _STEP = re.compile(r".*\.step")
@@ -139,6 +143,43 @@ def _of_itself(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
     }
 
 
+def rounded_average(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
+    return _by_line(run, _in_place, _rounded_away)
+
+
+def _in_place(run: Run, rank: int) -> pd.DataFrame:
+    """Operators that add to a tensor of 16 bits in place, with a weight that rounding loses, and
+    take as much from it."""
+    ops = _weighing(run, rank, 0.0)
+    share = ops["value"].where(ops["value"] < 1 - ops["value"], 1 - ops["value"])
+    bound = ops["dtypes"].map(lambda one: _LOST.get(one.partition(" ")[0], 0.0))
+    name = ops["name"].astype("str")
+    scales, begins = name.str.endswith("mul_").shift(), ops["value"].shift() + ops["value"]
+    adds = name.str.endswith("add_") & scales & ((begins - 1).abs() < _ROUNDING)
+    blends = name.str.endswith("lerp_")
+    return ops.assign(share=share)[(blends | adds) & (share <= bound.astype(float))]
+
+
+def _rounded_away(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
+    if own["step"].nunique() < _MIN_SWAPPED or len(own) < _MIN_PARAMETERS * own["step"].nunique():
+        return None
+    share, dtype = float(own["share"].iloc[0]), str(own["dtypes"].iloc[0]).partition(" ")[0]
+    return {
+        "kind": "wrong_average",
+        "confidence": "likely",
+        "title": f"The moving average{at} is in {dtype} and takes {share:.3g} of the newest "
+        "parameters in each step: rounding loses so small a part, and the average stays what it "
+        "was. Keep it in float32, and cast a copy of it for use.",
+        "evidence": {"cause": "rounded_average", "share": share},
+    }
+
+
+def wrong_weights(run: Run) -> list[Finding]:
+    """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
+    return swapped_average(run) + rounded_average(run) + reversed_average(run)
+
+
 def swapped_average(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
     return _by_line(run, _averages, _swapped)
@@ -181,13 +222,13 @@ def _written_back(run: Run, rank: int, ops: pd.DataFrame, trained: set[int]) -> 
     )
 
 
-def _weighing(run: Run, rank: int) -> pd.DataFrame:
-    """Operators outside of optimizers and backward that weigh a tensor: step, start_ns, thread,
-    depth, name, stack, value."""
+def _weighing(run: Run, rank: int, least: float = _LEAST) -> pd.DataFrame:
+    """Operators outside of optimizers and backward that weigh a tensor, some by `least` or more:
+    step, start_ns, thread, depth, name, dtypes, stack, value."""
     factors = logged(run, rank, BLEND_FACTOR).rename(columns={"time_ns": "start_ns"})
-    columns = [*_PLACE, "name", "step", "phase", "stack"]
-    if not (factors["value"] >= _LEAST).any():
-        return factors.assign(depth=0, phase="", stack=-1)[:0]
+    columns = [*_PLACE, "name", "step", "phase", "stack", "dtypes"]
+    if not (factors["value"] >= least).any():
+        return factors.assign(depth=0, phase="", stack=-1, dtypes="")[:0]
     table = run.events("op", rank, columns=columns)
     outside = ~having(table["phase"], _OTHERS.fullmatch)
     known = pc.is_in(table["start_ns"], pa.array(factors["start_ns"].unique()))

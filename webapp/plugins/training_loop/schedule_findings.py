@@ -1,7 +1,8 @@
 """Finds schedules that are given in epochs and step with each batch, or the other way round, also
-warm-ups that hardly begin then; functions of LambdaLR that return learning rates, plateaus of a
-loss in mode "max" or of an accuracy in mode "min", rates that are next to zero for long, and
-optimizers that are made for each step; schedulers of an optimizer that never steps.
+warm-ups that hardly begin then, or never end; functions of LambdaLR that return learning rates,
+plateaus of a loss in mode "max" or of an accuracy in mode "min", rates that are next to zero for
+long, and optimizers that are made for each step or epoch; schedulers of an optimizer that never
+steps.
 
 The rate of CosineAnnealingLR falls for T_max of its steps, and then rises for as many. One that
 goes up and down within a few batches was to be stepped once per epoch, or to get all steps of the
@@ -16,11 +17,14 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
+from lanescope.collector.format.loader_names import LOADER_DATA
 from lanescope.collector.format.loop_names import (
     FADED_RATE,
     IDLE_SCHEDULER,
+    LOADED_RATE,
     PLATEAU,
     RATE_FACTOR,
+    RENEWED_AGAIN,
     RENEWED_OPTIMIZER,
     SHORT_ANNEALING,
     SLOW_CYCLE,
@@ -63,13 +67,19 @@ epochs comes further."""
 _BETTER, _HALF, _PERCENT = 1.2, 0.5, 100.0
 """Times the first accuracy, and what most of the others reach."""
 
-_MIN_FADED, _FADED = 20, 0.3
+_MIN_FADED, _FADED = 10, 0.3
 """Steps with a rate next to zero, and the share of all that they are at least."""
 
 _LARGEST_RATE = 0.1
 """First learning rate. A larger one is a scale for factors that are rates, as in Noam's."""
 
 _MIN_STEPS = 3  # of the scheduler
+_MIN_RENEWED = 3
+"""Optimizers that follow one another, with one DataLoader for all."""
+
+_WARMING, _HOT = 0.5, 2.0
+"""What a warm-up multiplies the learning rate by at first, at most, and at last, at least, where
+nothing ends it."""
 
 
 def slow_cycles(run: Run) -> list[Finding]:
@@ -168,6 +178,38 @@ def rates_for_factors(at: str, rest: str, rows: pd.DataFrame) -> str | None:
     )
 
 
+def large_rates(run: Run) -> list[Finding]:
+    """Returns findings of kind `exploding_gradient`, one per line. Raises NotApplicable."""
+    return endless_warmups(run) + loaded_rates(run)
+
+
+@each_line(RATE_FACTOR, "exploding_gradient", "endless_warmup")
+def endless_warmups(at: str, rest: str, rows: pd.DataFrame) -> str | None:
+    """Returns findings of kind `exploding_gradient`, one per line. Raises NotApplicable."""
+    factors = rows["value"]
+    few = len(rows) < _MIN_FACTORS
+    if few or not 0 < factors.iloc[0] <= _WARMING or factors.iloc[-1] < _HOT:
+        return None
+    if (factors.diff().dropna() <= 0).any():
+        return None
+    return (
+        f"The warm-up of LambdaLR{at} never ends: it multiplies the learning rate {rest} by "
+        f"{factors.iloc[0]:.3g} at first, by 1 at step {int(rows['step'][factors >= 1].iloc[0])}, "
+        f"and by {factors.iloc[-1]:.3g} at last, still rising. Bound it: min(1.0, step / warmup)."
+    )
+
+
+@each_line(LOADED_RATE, "exploding_gradient", "loaded_rate")
+def loaded_rates(at: str, rest: str, rows: pd.DataFrame) -> str:
+    """Returns findings of kind `exploding_gradient`, one per line. Raises NotApplicable."""
+    kind, own = rest.split("/")
+    return (
+        f"load_state_dict(){at} brings back the learning rate {rows['value'].iloc[0]:g} of the "
+        f"state, and the steps keep it: {kind} was made with {own}, which has no effect. Set "
+        'group["lr"] of each of optimizer.param_groups after it, or leave the state out.'
+    )
+
+
 @each_line(PLATEAU, _KIND, "wrong_plateau")
 def wrong_plateaus(at: str, mode: str, rows: pd.DataFrame) -> str | None:
     """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
@@ -220,6 +262,11 @@ def _samples(shares: pd.Series) -> int | None:
     return int(counts[of_all][0]) if of_all.any() else None
 
 
+def made_again(run: Run) -> list[Finding]:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
+    return renewed_optimizers(run) + renewed_each_epoch(run)
+
+
 @each_line(RENEWED_OPTIMIZER, _KIND, "renewed_optimizer")
 def renewed_optimizers(at: str, rest: str, rows: pd.DataFrame) -> str:
     """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable."""
@@ -227,6 +274,36 @@ def renewed_optimizers(at: str, rest: str, rows: pd.DataFrame) -> str:
         f"A new {rest} is made for each step of the same parameters (it steps{at}), "
         f"{units.count(len(rows))} times or more: what it keeps from step to step, its moments, is "
         "lost. Make it once, before the loop, unless each one begins with the same parameters."
+    )
+
+
+@found_per_series(RENEWED_AGAIN, need_steps)
+def renewed_each_epoch(run: Run, name: str, rows: pd.DataFrame) -> Finding | None:
+    """Returns findings of kind `dead_parameter`, one per line. Raises NotApplicable.
+
+    Tasks that follow one another have an optimizer each as well, and data of their own.
+    """
+    where, kind = name.split("/")
+    ranks, own = of_first_rank(rows)
+    begun = logged(run, ranks[0], prefix=LOADER_DATA).sort_values("time_ns")
+    before = begun["time_ns"].searchsorted(own["time_ns"])
+    epochs = begun["value"].iloc[before[before > 0] - 1]
+    same = own["value"].nunique() == 1 and epochs.nunique() == 1
+    if not same or len(np.unique(before[before > 0])) < max(_MIN_RENEWED, len(own)):
+        return None
+    return finding_at(
+        run,
+        ranks[0],
+        own.iloc[0],
+        kind=_KIND,
+        confidence="likely",
+        title=f"A new {kind} is made for each epoch of the same parameters (it steps"
+        f"{at_place(where)}), {units.count(len(own))} times, after "
+        f"{units.count(int(own['value'].iloc[0]))} steps each: what it keeps from step to step, "
+        "its moments, begins at zero again. Make it once, before the loop.",
+        ranks=ranks,
+        where=where,
+        evidence={"cause": "renewed_each_epoch", "times": len(own)},
     )
 
 

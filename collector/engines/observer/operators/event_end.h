@@ -136,6 +136,9 @@ inline void end_frame(Thread& thread, const Frame& frame, const at::RecordFuncti
       if (__builtin_expect(frame.factor != 0, 0) && !left_out) {
         note_value(thread, frame, layout::BLEND_FACTOR, frame.factor);
       }
+      if (__builtin_expect(frame.wrapped != 0, 0) && !left_out) {
+        note_value(thread, frame, layout::WRAPPED_BYTES, frame.wrapped);
+      }
     }
     if (frame.values) {
       end_values(thread, frame, function, left_out);

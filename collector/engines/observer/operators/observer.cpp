@@ -15,6 +15,7 @@
 #include "operators/empty_means.h"
 #include "operators/event_end.h"
 #include "operators/inputs.h"
+#include "operators/wraps.h"
 #include "stacks/frame_hash.h"
 #include "stacks/stacks.h"
 
@@ -53,7 +54,7 @@ inline Frame& push(Thread& thread, const RecordFunction& function, const Operato
   frame.sequence = -1;
   frame.births = thread.born;
   frame.averaged = -1;
-  frame.factor = 0;
+  frame.factor = frame.wrapped = 0;
   frame.signature = frame.stack = 0;
   frame.accesses = static_cast<uint32_t>(thread.accesses.size());
   frame.depth = thread.depth;
@@ -109,6 +110,9 @@ inline Text known_stack(Thread& thread, const Operator& op) {
   }
   if (frame.op->blends) {
     frame.factor = factor_of(inputs);
+  }
+  if (frame.op->wraps != 0 && recording.access) {
+    frame.wrapped = wrapped(*frame.op, inputs);
   }
 }
 

@@ -64,6 +64,17 @@ constexpr std::string_view BLENDS[] = {
     "aten::mul_",
 };
 
+// Returns how an operator makes whole numbers that may not fit; 0: it makes none.
+char wrapping(const std::string& name) {
+  for (const auto& [ends, how] :
+       {std::pair{"aten::add", '+'}, {"aten::sub", '-'}, {"aten::mul", '*'}}) {
+    if (name == ends || name == ends + std::string("_")) {
+      return how;
+    }
+  }
+  return name == "aten::_to_copy" ? 'c' : '\0';
+}
+
 bool matches(const std::vector<std::string>& patterns, const std::string& name) {
   for (const std::string& pattern : patterns) {
     // Backslashes have no meaning, as in Python's fnmatch.
@@ -127,7 +138,7 @@ void read_schema(Operator& op, const c10::FunctionSchema& schema) {
   op.means = !op.composite && (op.reduction >= 0 || op.name == "aten::mean");
   op.counts_targets = op.name == "aten::nll_loss_forward" || op.name == "aten::nll_loss2d_forward";
   op.blends = std::find(std::begin(BLENDS), std::end(BLENDS), op.name) != std::end(BLENDS);
-  op.rare = op.collective != nullptr || op.means || op.blends;
+  op.rare = op.collective != nullptr || op.means || op.blends || op.wraps != 0;
   op.touches =
       std::find(std::begin(UNTOUCHING), std::end(UNTOUCHING), op.name) == std::end(UNTOUCHING);
   op.reads = reads_of(op.name, op.collective != nullptr);
@@ -163,6 +174,7 @@ const Operator* learn(const at::RecordFunction& function) {
   op->name = name;
   op->overload = overload;
   op->text = texts().intern(name);
+  op->wraps = wrapping(name);
   op->hidden = name.compare(0, sizeof ENGINE_SCOPE - 1, ENGINE_SCOPE) == 0;
   op->wanted = !op->hidden && wanted(name);
   if (name.compare(0, sizeof COMPILED_SCOPE - 1, COMPILED_SCOPE) == 0) {

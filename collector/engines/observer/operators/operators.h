@@ -48,6 +48,7 @@ struct alignas(64) Operator {
   bool births = false;  // observed even if filtered, for the storages that it allocates or writes
   bool means = false;   // may return a mean of all elements
   bool blends = false;  // adds tensors by weights, as moving averages do
+  char wraps = 0;       // +, -, * or c (a cast): its bytes may begin again; 0: they do not
   bool rare = false;    // one of these, or a collective
   std::shared_ptr<const CollectivePlan> collective;
 

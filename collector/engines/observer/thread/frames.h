@@ -21,6 +21,7 @@ struct Frame {
   int64_t start;
   int64_t averaged;  // elements whose mean it may take; -1: no such mean
   double factor;     // of a blend; 0: none that is recorded
+  double wrapped;    // share of its bytes that begin again
   int64_t sequence;  // of a node; for an operator the next number at its start; -1: makes no node
   uint64_t births;   // storages allocated on this thread before it began
   int32_t step;
