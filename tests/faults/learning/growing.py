@@ -264,9 +264,8 @@ def _classified(model: nn.Module, set_up: Callable[[], object] = lambda: None) -
 def flag_of_parameters_misspelt(planted: bool) -> None:
     """`require_grad`, which is an attribute like any other."""
     model = Frozen()
-    name = "require_grad" if planted else "requires_grad"
     for one in model.backbone.parameters():
-        setattr(one, name, False)
+        setattr(one, "require_grad" if planted else "requires_grad", False)
     _classified(model, lambda: model.backbone.train(planted))
 
 
@@ -321,13 +320,12 @@ def statistics_of_a_momentum_encoder(planted: bool) -> None:
     """A frozen copy normalises its own batches; in the twin it follows the model."""
     model, copy = Frozen(), Frozen()
     nn.init.normal_(copy.requires_grad_(False).head.weight)
-    both = nn.ModuleDict({"model": model, "copy": copy})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     class Pair(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.both = both
+            self.both = nn.ModuleDict({"model": model, "copy": copy})
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.both["model"](x) - self.both["copy"](x)
@@ -338,9 +336,8 @@ def statistics_of_a_momentum_encoder(planted: bool) -> None:
         pair(torch.randn(4, 1, 8, 8)).square().mean().backward()
         optimizer.step()
         if not planted:
-            with torch.no_grad():
-                for mine, theirs in zip(copy.parameters(), model.parameters(), strict=True):
-                    mine.lerp_(theirs, 0.1)
+            for mine, theirs in zip(copy.parameters(), model.parameters(), strict=True):
+                mine.lerp_(theirs.detach(), 0.1)
 
 
 _ROOM = "memory and checkpoints"
