@@ -25,6 +25,7 @@ class DistributedSamplers:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._numbers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._lengths: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # of their datasets
 
     def begins(self, sampler: Any) -> None:
         """Records what a sampler pads as an iteration begins, and how one shuffles."""
@@ -46,7 +47,9 @@ class DistributedSamplers:
 
     def _padding(self, sampler: Any) -> None:
         with self._recorder.contain_errors(), self._recorder.own_torch():
-            length = len(sampler.dataset)
+            if sampler not in self._lengths:  # once, as this is the program's function
+                self._lengths[sampler] = len(sampler.dataset)
+            length = self._lengths[sampler]
             if 0 < length < sampler.total_size:
                 padding = float(sampler.total_size - length)
                 self._recorder.value(f"{SAMPLER_PADDING}{length}", padding)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 namespace lanescope {
@@ -25,5 +26,11 @@ struct alignas(64) RecordingState {
 };
 
 extern RecordingState recording;
+
+// True at the steps 0, 1, 2, 4, 8, ...
+inline bool at_doubling_step() {
+  const auto step = static_cast<uint32_t>(recording.step.load(std::memory_order_relaxed));
+  return step == 0 || std::has_single_bit(step);
+}
 
 }  // namespace lanescope

@@ -3,8 +3,6 @@
 
 #include <ATen/core/ivalue.h>
 
-#include <bit>
-
 #include "base/recording_state.h"
 #include "numerics/tensor_memory.h"
 #include "operators/inputs.h"
@@ -29,8 +27,7 @@ inline double share_of(const c10::IValue& value) {
 
 // Returns the weight of a call, at the steps 0, 1, 2, 4, 8, ...; 0: it has none.
 inline double factor_of(const Inputs& inputs) {
-  const auto step = static_cast<uint32_t>(recording.step.load(std::memory_order_relaxed));
-  if (!std::has_single_bit(step) && step != 0) {
+  if (!at_doubling_step()) {
     return 0;
   }
   for (const c10::IValue& value : inputs.values) {
