@@ -12,7 +12,7 @@ from ...format.loop_names import (
     SUMMED_DIVERGENCE,
     WEIGHTLESS_DIVERGENCE,
 )
-from .node_facts import saved_tensor, short_name, takes_mean
+from .node_facts import on_host, saved_tensor, short_name, takes_mean
 
 _MAX_VIEWS = 4096
 
@@ -55,7 +55,7 @@ def scalar(node: Any) -> float | None:
     if sum(one is not None for one, _ in node.next_functions) != 1:
         return None
     number = saved_tensor(node, "_raw_saved_other")
-    if number is None or number.dim() or number.device.type != "cpu":
+    if not on_host(number) or number.dim():
         return None
     return float(number.detach())
 

@@ -66,17 +66,21 @@ class RenewedOptimizers:
     def _goes_on(self, held: Any, optimizer: Optimizer) -> bool:
         """Returns whether an optimizer has the settings of the one before it, and nothing but that
         one has written the parameter since."""
-        grown = held._version - self._version
+        grown = self._version_of(held) - self._version
         return grown == self._grew and _settings(optimizer) == self._settings
 
     def _notes(self, optimizer: Optimizer, held: Any, *, known: bool) -> None:
         self._steps = self._steps + 1 if known else 1
         if not known:
             self._settings = _settings(optimizer)
-        version = 0 if held is None or held.is_inference() else held._version
+        version = 0 if held is None else self._version_of(held)
         if known:
             self._grew = version - self._version
         self._version = version
+
+    def _version_of(self, held: Any) -> int:
+        with self._recorder.own_torch():  # a mode of the program would see the question
+            return 0 if held.is_inference() else int(held._version)
 
     def _write(self, prefix: str, optimizer: Optimizer, number: float) -> None:
         if self._recorder.active:

@@ -23,7 +23,7 @@ from lanescope.webapp.analysis.stack_frames import own_place, phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_LEAST_SHARE = 0.005  # of the samples
+_LEAST_SHARE, _MUCH = 0.005, 0.02  # of the samples; fewer than much hardly change a result
 _MAX_ITERATIONS = 16
 _EVALUATION = schema.PhaseKind.evaluation.name
 _CALLS = (_EVALUATION, schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
@@ -75,7 +75,7 @@ def _finding(run: Run, rank: int, row: pd.Series, length: int, call: pd.Series) 
         rank,
         row,
         kind="wrong_average",
-        severity="warning",
+        severity="warning" if twice >= _MUCH * length else "info",
         confidence="likely",
         title=f"An evaluation counts {said} twice{at_place(where)}: its DistributedSampler pads "
         "the dataset, so that each rank has as many samples, and the sum over the ranks"
