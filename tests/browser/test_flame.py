@@ -26,7 +26,7 @@ def test_the_flame_graph_of_the_range_and_of_the_baseline(
     note.get_by_text("twice the time or more, of the baseline").wait_for()
     page.page.locator("#flame-by").click()
     page.page.get_by_role("option", name="Python stack").click()
-    graph.get_by_text("step (train.py:14)").wait_for()
+    graph.get_by_text("step (train.py:14)").first.wait_for()
     page.idle()
     rows = page.page.locator("#flame-table .ag-center-cols-container .ag-row")
     cells = ["step (train.py:14)", "1.60", "0.800", "×2"]

@@ -156,10 +156,18 @@ def downloads(*names: str) -> Component:
 def plain_table(
     heads: Sequence[str], rows: Iterable[Sequence[Child]], numbers: Sequence[int] = ()
 ) -> Component:
-    """Returns a small table; `numbers` are the columns to align right."""
+    """Returns a small table; `numbers` are the columns to align right. The last cell of a row that
+    is shorter than the heads takes the rest of its width."""
 
     def kind(position: int) -> str:
         return "n" if position in numbers else ""
+
+    def cells(row: Sequence[Child]) -> list[Component]:
+        rest = max(1, len(heads) - len(row) + 1)
+        return [
+            html.Td(breakable(cell), className=kind(i), colSpan=rest if i == len(row) - 1 else 1)
+            for i, cell in enumerate(row)
+        ]
 
     return html.Table(
         [
@@ -171,12 +179,7 @@ def plain_table(
                     ]
                 )
             ),
-            html.Tbody(
-                [
-                    html.Tr([html.Td(breakable(c), className=kind(i)) for i, c in enumerate(row)])
-                    for row in rows
-                ]
-            ),
+            html.Tbody([html.Tr(cells(row)) for row in rows]),
         ],
         className="plain",
     )

@@ -86,8 +86,8 @@ def _fold(
 
 def _row(context: Context, one: AnalysisResult) -> list[Any]:
     if not one.findings:
-        state = html.Span(findings.result_text(one), className=findings.tone(one))
-        return [one.question, state, "", ""]
+        text, tone = findings.result_text(one), findings.tone(one)
+        return [one.question, html.Span(text, className=tone) if tone else text]
     worst = ranked(list(one.findings))[0]
     tone = findings.TONES[worst.severity]
     return [
