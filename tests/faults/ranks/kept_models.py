@@ -16,11 +16,8 @@ from tests.faults.ranks.one_model import Net, begin, net, rank_faults
 _STEPS = 22
 
 
-def _distil(rank: int, update: Callable[[nn.Module, Net, int], None]) -> None:
+def _train(model: DDP, teacher: nn.Module, update: Callable[[int], None]) -> None:
     """Trains with the outputs of a teacher that `update` changes after each step."""
-    student = net(rank)
-    teacher = copy.deepcopy(student).requires_grad_(False)
-    model = DDP(student)
     optimizer = torch.optim.SGD(model.parameters(), 0.05)
     for step in range(_STEPS):
         x = torch.randn(16, 8)
@@ -29,7 +26,13 @@ def _distil(rank: int, update: Callable[[nn.Module, Net, int], None]) -> None:
         optimizer.zero_grad()
         F.mse_loss(model(x), target).backward()
         optimizer.step()
-        update(teacher, student, step)
+        update(step)
+
+
+def _distil(rank: int, update: Callable[[nn.Module, Net, int], None]) -> None:
+    student = net(rank)
+    teacher = copy.deepcopy(student).requires_grad_(False)
+    _train(DDP(student), teacher, lambda step: update(teacher, student, step))
 
 
 def average_on_the_first_rank(planted: bool) -> None:
@@ -87,15 +90,7 @@ def _with_copy(rank: int, early: bool, update: Callable[[nn.Module, nn.Module], 
     wrapped = DDP(model)
     if not early:
         kept.load_state_dict(model.state_dict())
-    optimizer = torch.optim.SGD(wrapped.parameters(), 0.05)
-    for _ in range(_STEPS):
-        x = torch.randn(16, 8)
-        with torch.no_grad():
-            target = kept(x) + 0.1
-        optimizer.zero_grad()
-        F.mse_loss(wrapped(x), target).backward()
-        optimizer.step()
-        update(kept, model)
+    _train(wrapped, kept, lambda _: update(kept, model))
 
 
 def average_copied_before_the_wrapper(planted: bool) -> None:
@@ -122,16 +117,7 @@ def average_with_noise_of_a_rank(planted: bool) -> None:
     if planted:
         for one in teacher.parameters():
             one.add_(torch.randn_like(one) * 0.01)
-    model = DDP(student)
-    optimizer = torch.optim.SGD(model.parameters(), 0.05)
-    for _ in range(_STEPS):
-        x = torch.randn(16, 8)
-        with torch.no_grad():
-            target = teacher(x) + 0.1
-        optimizer.zero_grad()
-        F.mse_loss(model(x), target).backward()
-        optimizer.step()
-        _average(teacher, student)
+    _train(DDP(student), teacher, lambda _: _average(teacher, student))
 
 
 FAULTS = tuple(

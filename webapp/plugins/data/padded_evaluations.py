@@ -36,21 +36,22 @@ def padded_evaluations(run: Run) -> list[Finding]:
     rows = need_rows(rows, "no DistributedSampler pads its dataset")
     rank = int(rows["rank"].min())
     rows = rows[rows["rank"] == rank].sort_values("time_ns")
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
+    phases = phases[phases["kind"].isin(_CALLS)].sort_values("start_ns")
     found: dict[str, Finding] = {}
     for name, own in rows.groupby("name", sort=False, observed=True):
         length = int(name)
         for _, row in own.head(_MAX_ITERATIONS).iterrows():
-            call = _sum_after(run, rank, int(row["time_ns"]))
+            call = _sum_after(run, rank, phases, int(row["time_ns"]))
             if call is not None and row["value"] >= _LEAST_SHARE * length:
                 found.setdefault(str(name), _finding(run, rank, row, length, call))
     return list(found.values())
 
 
-def _sum_after(run: Run, rank: int, begin: int) -> pd.Series | None:
-    """The reduction of what an evaluation counts that begins with an iteration; None without."""
-    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
-    phases = phases[(phases["start_ns"] >= begin) & phases["kind"].isin(_CALLS)]
-    phases = phases.sort_values("start_ns")
+def _sum_after(run: Run, rank: int, phases: pd.DataFrame, begin: int) -> pd.Series | None:
+    """The reduction of what an evaluation counts that begins with an iteration; None without.
+    `phases`: calls of models and backward passes, in their order."""
+    phases = phases[phases["start_ns"] >= begin]
     trains = phases.loc[phases["kind"] != _EVALUATION, "start_ns"]
     until = int(trains.min()) if len(trains) else run.duration_ns
     evaluated = phases[phases["start_ns"] < until]

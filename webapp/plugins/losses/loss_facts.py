@@ -162,6 +162,7 @@ def negative_divergences(fact: LossFact) -> str | None:
     )
 
 
+@of_nodes("^ExpBackward", "exponential")
 @_each_fact(WEIGHTLESS_DIVERGENCE, "weightless_divergence")
 def weightless_divergences(fact: LossFact) -> str | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""

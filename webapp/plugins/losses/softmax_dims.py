@@ -50,30 +50,32 @@ _IN_ORDER = re.compile(r"(Clone|Expand|NativeDropout|ReshapeAlias|ToCopy|UnsafeV
 
 _VIEWS = re.compile(rf"({_IN_ORDER.pattern}|Select|Slice|Unsqueeze)")
 _TURNS = ("T", "Transpose")
-_NORM = "LinalgVectorNorm"
+_NORM, _SOFTMAXES = "LinalgVectorNorm", ("LogSoftmax", "Softmax")
 
 _SCORED = re.compile(r"(Add|Clamp|Div|MaskedFill|Mul|NativeDropout|Sub|Tanh|Where)")
 """Nodes between the product of queries with keys and the softmax, beside SAME_NUMBERS."""
 
 
-def _dims(run: Run, rank: int) -> dict[int, int]:
-    """Number of a node of a softmax -> its dimension, as the program gave it."""
+def _dims(run: Run, rank: int, graph: LossGraph, *names: str) -> dict[int, int]:
+    """Number of a node of one of these names -> its dimension, as the program gave it."""
     rows = logged(run, rank, prefix=SOFTMAX_DIM)
-    return {int(name): int(value) for name, value in zip(rows["name"], rows["value"], strict=True)}
+    found = {int(name): int(dim) for name, dim in zip(rows["name"], rows["value"], strict=True)}
+    known = graph.nodes
+    return {node: dim for node, dim in found.items() if node in known and known[node].name in names}
 
 
 @of_nodes(f"(^|Safe)Softmax|{_NORM}", "softmax of weights, or norm")
 @each_graph
 def batch_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    for number, dim in _dims(run, rank).items():
-        node = graph.nodes.get(number)
-        shape = next(iter(input_shapes(node)), []) if node else []
-        if node is None or len(shape) != len(("rows", "columns")) or dim % 2 or min(shape) < 2:
+    for number, dim in _dims(run, rank, graph, _NORM, "Softmax").items():
+        node = graph.nodes[number]
+        shape = next(iter(input_shapes(node)), [])
+        if len(shape) != 2 or dim % 2 or min(shape) < 2:
             continue
         norm = node.name == _NORM
         use = _product_of_units(graph, node, shape) if norm else _over_columns(graph, node, shape)
-        if use is not None and node.name in (_NORM, "Softmax"):
+        if use is not None:
             what = "norm that divides vectors" if norm else "softmax"
             lacks = "have the length 1" if norm else "add up to 1"
             return graph_finding(
@@ -136,7 +138,7 @@ def _product_of_units(graph: LossGraph, node: LossNode, shape: list[int]) -> Los
                 of = input_shapes(operand).index([]) == 0 if scaled else False
                 turned += not scaled
                 operand = graph.nodes[operand.next[-1 if of else 0]]
-            ratio = operand.name == "Div" and len(operand.next) == len(("x", "norm"))
+            ratio = operand.name == "Div" and len(operand.next) == 2
             below = graph.nodes[operand.next[1]] if ratio else None
             if below is None or turned % 2 != place:
                 continue
@@ -149,7 +151,7 @@ def _product_of_units(graph: LossGraph, node: LossNode, shape: list[int]) -> Los
 @each_graph
 def attention_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    dims = _dims(run, rank)
+    dims = _dims(run, rank, graph, *_SOFTMAXES)
     for product in graph.nodes.values():
         operands = input_shapes(product) if product.name == "Bmm" else []
         for place, number in enumerate(product.next if len(operands) == len(product.next) else ()):
@@ -211,7 +213,7 @@ def _mixing(
 @each_graph
 def softmax_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    dims = _dims(run, rank)
+    dims = _dims(run, rank, graph, *_SOFTMAXES)
     for loss in graph.nodes.values():
         softmax = _softmax_of(graph, loss) if loss.name.startswith("NllLoss") else None
         shape = next(iter(input_shapes(softmax)), []) if softmax else []
@@ -227,15 +229,15 @@ def softmax_dims(run: Run, rank: int, graph: LossGraph) -> Finding | None:
 @each_graph
 def single_outputs(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    dims = _dims(run, rank)
-    for softmax in graph.nodes.values():
-        shape = next(iter(input_shapes(softmax)), []) if softmax.number in dims else []
+    for number, dim in _dims(run, rank, graph, *_SOFTMAXES).items():
+        softmax = graph.nodes[number]
+        shape = next(iter(input_shapes(softmax)), [])
         layer = graph.source(softmax)
-        if softmax.name == _NORM or len(shape) < 2 or shape[dims[softmax.number] % len(shape)] != 1:
+        if len(shape) < 2 or shape[dim % len(shape)] != 1:
             continue
         if layer is None or layer.name != "Addmm" or input_shapes(layer)[-1:][0][-1:] != [1]:
             continue
-        if not _always_single(run, rank, graph, softmax, dims[softmax.number]):
+        if not _always_single(run, rank, graph, softmax, dim):
             continue
         logarithm = softmax.name == "LogSoftmax"
         return graph_finding(
@@ -254,6 +256,7 @@ def single_outputs(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     return None
 
 
+@of_nodes("Native(Layer|Group)Norm", "layer_norm or group_norm")
 @each_rank_of_graphs
 def single_norms(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""

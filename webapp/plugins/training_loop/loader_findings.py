@@ -16,6 +16,7 @@ from lanescope.collector.format.loader_names import (
 )
 from lanescope.collector.format.loop_names import LEFT_LOOP, STALE_DATASET
 from lanescope.collector.format.names import BATCH_STORAGE
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.fault_series import (
     finding_of_series,
@@ -135,11 +136,11 @@ def evaluated_samples(run: Run, rank: int) -> Finding | None:
     ]
     pairs += [(second, first, size, of, count) for first, second, of, size, count in pairs]
     seen = {
-        part: (first, size, count)
+        part: (size, count)
         for first, part, _, size, count in pairs
         if count and part in evaluated and _after(loops, part, first)
     }
-    for part, (_, size, count) in seen.items():
+    for part, (size, count) in seen.items():
         if count == size and len(evaluated) > 1:
             continue
         loop = loops[loops["value"] == part].iloc[0]
@@ -175,9 +176,7 @@ def _loops(run: Run, rank: int) -> pd.DataFrame:
     """Iterations over DataLoaders, in their order, and whether a backward comes before the next
     one: time_ns, name (file.py:12), value (of the dataset), trains."""
     loops = logged(run, rank, prefix=LOADER_DATA).sort_values("time_ns", ignore_index=True)
-    phases = run.events("phase", rank, columns=["start_ns", "kind"]).to_pandas()
-    backward = phases["kind"].astype("str") == schema.PhaseKind.backward.name
-    begun = phases.loc[backward, "start_ns"].sort_values()
+    begun = phases_of_kind(run, schema.PhaseKind.backward, rank)["start_ns"]
     before = begun.searchsorted(loops["time_ns"])
     return loops.assign(trains=pd.Series([*before[1:], len(begun)]) > before)
 
