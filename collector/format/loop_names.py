@@ -228,6 +228,15 @@ UNSCALED_BYTES = "lanescope/training_loop/unscaled_bytes/"
 one of some of its numbers, where all are whole numbers of 0 to 255 as those of a picture are, else
 0; at the steps of GRAPH_SERIES."""
 
+LARGE_FEATURES = "lanescope/training_loop/large_features/"
+"""Prefix; the number of a node of a linear layer that gets data without a gradient follows: the
+largest root mean square of a column of some of them; at the steps of GRAPH_SERIES."""
+
+NARROW_DATA = "lanescope/training_loop/narrow_data/"
+"""Prefix; the number of a node of a layer that gets data without a gradient follows: the standard
+deviation of some of its numbers over their mean, 1 where they do not vary; at the steps of
+GRAPH_SERIES."""
+
 EQUAL_ROWS = "lanescope/training_loop/equal_rows/"
 """Prefix; the name of a trained weight follows whose rows are all one row other than zero as its
 model is first called, or, if it has fewer than 8 rows, whose numbers are all the same: how many

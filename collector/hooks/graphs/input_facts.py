@@ -1,5 +1,5 @@
-"""Yields what the graph shows of the data that a model gets: bytes that nothing scales, and a class
-of samples that the loss leaves out as if it were padding."""
+"""Yields what the graph shows of the data that a model gets: bytes that nothing scales, how large
+features are, and a class of samples that the loss leaves out as if it were padding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...format.loop_names import IGNORED_CLASS, UNSCALED_BYTES
+from ...format.loop_names import IGNORED_CLASS, LARGE_FEATURES, NARROW_DATA, UNSCALED_BYTES
 from ..training.batches import few_of
 from .node_facts import ignored_class, on_host, saved_tensor, short_name
 
@@ -41,6 +41,7 @@ def input_facts(nodes: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, float]]
         if data is not None:
             samples.add(len(data))
             yield from _unscaled(data, number)
+            yield from _sizes(data, number)
     if not tokens:
         for number, node in losses:
             yield from _left_out(node, number, samples)
@@ -70,6 +71,18 @@ def _unscaled(data: torch.Tensor, number: int) -> Iterator[tuple[str, float]]:
         and large.double().mean() >= _MIN_LARGE
     )
     yield f"{UNSCALED_BYTES}{number}", high if are_bytes else 0.0
+
+
+def _sizes(data: torch.Tensor, number: int) -> Iterator[tuple[str, float]]:
+    """Yields LARGE_FEATURES and NARROW_DATA of data."""
+    if len(data) < _MIN_SAMPLES:
+        return
+    few = few_of(data).double()
+    if few.dim() == 2:
+        yield f"{LARGE_FEATURES}{number}", float(few.square().mean(0).max().sqrt())
+    if data[0].numel() >= _MIN_FEATURES:
+        spread, mean = float(few.std()), abs(float(few.mean()))
+        yield f"{NARROW_DATA}{number}", spread / mean if spread and mean else 1.0
 
 
 def _left_out(node: Any, number: int, samples: set[int]) -> Iterator[tuple[str, float]]:

@@ -2,8 +2,8 @@
 
 Some view() was to transpose: the numbers stay in their old order. `images.view(n, 3, h, w)` of a
 tensor of shape [n, h, w, 3] mixes pixels and colours; permute() does not. Such an input is a view
-of another tensor with the same lengths in another order, and both are contiguous. Others were
-scaled by a transform, and once more by the training loop.
+of another tensor, or of some of its rows, with the same lengths in another order, and both are
+contiguous. Others were scaled by a transform, and once more by the training loop.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ _BYTE, _ROUNDING = 255, 1e-2
 
 
 def reordered(tensors: Iterable[torch.Tensor]) -> tuple[list[int], list[int]] | None:
-    """Returns the shapes of the first such tensor, and of that which it is a view of."""
+    """Returns the shapes of the first such tensor, and of the rows that it is a view of."""
     for one in tensors:
         base = one._base
         if base is None or one.dim() < _MIN_DIMS or one.dim() != base.dim():
             continue
         shape, before = list(one.shape), list(base.shape)
+        if one.numel() < base.numel() and not one.storage_offset() % base.stride(0):
+            before[0] = shape[0]  # of so many rows
         if sorted(shape) != sorted(before) or _longer(shape) == _longer(before):
             continue
         if one.is_contiguous() and base.is_contiguous():

@@ -97,7 +97,8 @@ PLUGIN = Plugin(
             ("dead_parameter", "wrong_gradient"),
             order=155,
             native=True,
-            needs="4 steps of the run's only optimizer, whose zero_grad() is called",
+            needs="4 steps, or 2 of 9 passes, of the run's only optimizer, whose zero_grad() is "
+            "called",
             misses="gradients that are zeroed by the model or by hand; several optimizers; tasks "
             "that mix their updates in another order than one after the other",
         ),

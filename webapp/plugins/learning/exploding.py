@@ -33,6 +33,7 @@ from lanescope.webapp.analysis.parameter_history import (
 from lanescope.webapp.plugins.learning.gradient_paths import growth, ways
 from lanescope.webapp.plugins.learning.lost_gradients import where_infinite
 from lanescope.webapp.plugins.learning.scaling import zero_eps
+from lanescope.webapp.plugins.learning.update_effects import together
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number
@@ -50,6 +51,7 @@ _TooLarge = tuple[float, str]
 
 LARGE_STEPS = 2  # consecutive
 OVERTURNED = 10.0  # times the norm of all parameters
+_DIVERGED = 1.0  # the same, before gradients became infinite
 LARGE = 1e3  # norm of the whole gradient
 GROWN = 1e6  # times, root mean square of the elements
 GROWN_BACK = 1e4  # the same
@@ -97,7 +99,8 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     rounded = None if step == rows["step"].min() else zero_eps(run, rank, names)
     where, advice = where_infinite(run, rank) or (
         None,
-        "Check the loss, the learning rate, and divisions or logarithms of 0.",
+        _too_large_before(run, rank, rows[rows["call"] < first["call"].iloc[0]])
+        or "Check the loss, the learning rate, and divisions or logarithms of 0.",
     )
     if rounded is not None:
         where, advice = None, rounded
@@ -120,6 +123,26 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
         },
         link=step_link(run, rank, step),
     )
+
+
+def _too_large_before(run: Run, rank: int, rows: pd.DataFrame) -> str | None:
+    """What to do where steps before the first infinite gradient changed the parameters by more than
+    they were, or where the gradient was too large from the first step on; None: neither."""
+    norms = _whole_norms(run, rank, rows)
+    if norms.empty:
+        return None
+    for cause, _, held_against, advice in _SCALES if norms.iloc[0] > LARGE else ():
+        found = held_against(run, rank, norms.iloc[:1], rows["optimizer"].iloc[0])
+        if found is not None and cause in ("forward", "backward"):
+            return f"At step {norms.index[0]} {found[1]}. Check {advice}."
+    times = _changes(run, rank, rows["optimizer"].iloc[0]).reindex(norms.index).dropna()
+    if len(times) and times.max() > _DIVERGED:
+        return (
+            f"Training diverges: step {times.idxmax()} changed the parameters by "
+            f"{units.number(float(times.max()))} times what they were. Lower the learning rate, or "
+            'take the mean in the loss where it is a sum (reduction="sum").'
+        )
+    return None
 
 
 def _growing(run: Run, rank: int, rows: pd.DataFrame, series: pd.Series) -> Finding | None:
@@ -230,17 +253,19 @@ def _exploding(
 
 
 def _overturned(run: Run, rank: int, norms: pd.Series, optimizer: int) -> _TooLarge | None:
-    rows = samples(run)
-    rows = rows[(rows["rank"] == rank) & (rows["optimizer"] == optimizer)]
-    rows = rows[rows["update_ratio"].notna() & rows["norm"].notna()]
-    squares = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
-    whole = (rows["norm"] ** 2).groupby(rows["step"]).sum()
-    times = np.sqrt(squares / whole.where(whole > 0)).reindex(norms.index[:1])
+    times = _changes(run, rank, optimizer).reindex(norms.index[:1])
     if not (times > OVERTURNED).all():
         return None
     measured = float(times.iloc[0])
     said = f"the step changes the parameters by {units.number(measured)} times what they were"
     return measured, said
+
+
+def _changes(run: Run, rank: int, optimizer: int) -> pd.Series:
+    """By sampled step, the change of all parameters of an optimizer over their norm."""
+    rows = samples(run)
+    _, times = together(rows[(rows["rank"] == rank) & (rows["optimizer"] == optimizer)])
+    return times
 
 
 def _grown(run: Run, rank: int, norms: pd.Series, optimizer: int) -> _TooLarge | None:

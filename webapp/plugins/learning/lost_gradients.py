@@ -34,6 +34,7 @@ from lanescope.webapp.plugins.autograd_graph.autograd_graph import (
     reached_parameters,
 )
 from lanescope.webapp.plugins.autograd_graph.gradient_breaks import COMPARISONS, breaks
+from lanescope.webapp.plugins.learning.update_effects import why_all_zero
 from lanescope.webapp.runs.run import Run
 
 LossPlace = tuple[str | None, str]
@@ -106,8 +107,7 @@ def why_zero(run: Run, rank: int, names: set[str], *, whole: bool) -> LossPlace 
         return None
     return _thrown_away(run, rank, _phases(run, rank), zeroed=True) or (
         None,
-        "The loss is flat (a margin that all samples keep, everything masked), the outputs are cut "
-        "off (a dead ReLU), or zero_grad() is called before step().",
+        why_all_zero(run, rank),
     )
 
 

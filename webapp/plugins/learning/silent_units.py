@@ -14,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from lanescope.collector.format.names import BATCH_ROWS
+from lanescope.collector.format.names import BATCH_ROWS, SETTINGS
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
@@ -31,6 +31,7 @@ _MIN_SAMPLES = 4  # sampled steps
 SLOPE = 0.03  # mean slope of an activation below which it is saturated
 _SLOPE_OF_SEVERAL, _SEVERAL = 0.12, 3  # activations one after the other, whose slopes multiply
 _MIN_ELEMENTS = 64
+_MIN_RATE = 0.9  # of a dropout
 _LISTED = 20  # layers named in the evidence
 
 _ADVICE = (
@@ -76,9 +77,23 @@ def _dead(run: Run, rank: int, sampled: pd.DataFrame) -> list[Finding]:
     title = (
         f"{count} of {first['numel']} units of {names[0]}{and_more(len(names), 'layer')} have a "
         f"gradient of exactly zero at each of {steps} sampled steps: they are dead (ReLU) or "
-        f"saturated, and learn nothing. {_ADVICE}"
+        f"saturated, and learn nothing. {_dropped_out(run, rank) or _ADVICE}"
     )
     return [_finding(run, rank, int(first["step"]), title, "dead_units", names)]
+
+
+def _dropped_out(run: Run, rank: int) -> str | None:
+    """What to do where a dropout leaves nearly all units out."""
+    settings = logged(run, rank, prefix=SETTINGS)
+    rates = settings[settings["name"].astype("str").str.endswith(".p")]
+    rates = rates[rates["value"].between(_MIN_RATE, 1)]
+    if rates.empty:
+        return None
+    name, rate = str(rates["name"].iloc[0]).removesuffix(".p"), float(rates["value"].iloc[0])
+    return (
+        f"Dropout {name} leaves out {units.share(rate)} of them: p is the share that is left out, "
+        "not the share that is kept."
+    )
 
 
 def _reached(sampled: pd.DataFrame, other: pd.Series) -> set[str]:

@@ -2,14 +2,15 @@
 
 - clipped: gradients were CLIPPED_AWAY times what they are clipped to, or at least half of the
   elements of a parameter's were at the bound of their values, and at every sampled step the
-  parameters together changed by less than UNMOVED of what they were, or with Adam, whose steps do
+  parameters together changed by less than CHANGED of what they were, or with Adam, whose steps do
   not depend on the size of gradients above its eps, by less than STALLED of the learning rate;
 - rounded: no sampled step changed a parameter in 16 bits that has gradients and a learning rate, as
   what it adds is less than half of the last bit; or plain SGD changed it by less than LOST of what
   it should add;
 - no_rate: its learning rate was 0, or less than FADED of the largest it had, from the first half of
-  the run on up to its end, and no sampled step changed it by more than CHANGED; or with Adam, each
-  sampled step changed the parameters together by less than CHANGED, for SLOW_STEPS;
+  the run on up to its end, and no sampled step changed it by more than CHANGED; or with Adam, or
+  gradients of STEEP of the parameters or more and rates that do not rise, each sampled step changed
+  the parameters together by less than CHANGED, for SLOW_STEPS;
 - undone: steps changed a parameter, and before the next one it was again what it had been at first,
   to the last bit: something writes the old values back.
 """
@@ -21,11 +22,11 @@ import pandas as pd
 
 from lanescope.collector.format.loop_names import FADED_RATE
 from lanescope.collector.format.names import CLIP_LIMIT, CLIP_NORM, CLIP_VALUE
-from lanescope.webapp.analysis.parameter_history import last_logged, logged
+from lanescope.webapp.analysis.parameter_history import last_logged, logged, samples
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 CLIPPED_AWAY = 1e4  # times the norm to which it is clipped
-_UNMOVED = 1e-7  # of the norm of all parameters
 STALLED = 0.05  # of the learning rate, per element
 _MIN_SAMPLES = 4  # sampled steps
 _MIN_SHARE = 0.5  # of the elements
@@ -33,6 +34,7 @@ _ROUNDING = 1e-2  # of a bound, in 16 bits
 _LOST = 0.25  # of the norm of a step
 CHANGED = 1e-6  # of the norm of a parameter
 SLOW_STEPS = 16
+_STEEP = 1e-2  # of the norm of all parameters: smaller gradients may be those of a minimum
 FADED = 1e-4  # of the largest learning rate
 _FADED_SAMPLES = 3
 _DECAY_SAMPLES = 3  # samples, the last of the run
@@ -79,28 +81,53 @@ def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
     if not any(len(last_logged(run, rank, name)) for name in (CLIP_LIMIT, CLIP_VALUE)):
         return rows.iloc[:0]
     rows = rows[(rows["lr"] > 0) & rows["update_ratio"].notna() & rows["norm"].notna()]
-    changes, ratio = _together(rows)
+    changes, ratio = together(rows)
     elements = rows["numel"] * (1 - rows["grad_zeros"].fillna(0.0))
     due = (rows["lr"] ** 2 * elements).groupby(rows["step"]).sum()
     adam = bool(rows["rule"].str.startswith(SCALE_FREE).all())
-    still = (ratio < _UNMOVED) | (adam & (np.sqrt(changes / due) < STALLED))
+    still = (ratio < CHANGED) | (adam & (np.sqrt(changes / due) < STALLED))
     away = (_away_by_norm(run, rank, ratio.index) | _away_by_value(run, rank, rows)) & still
     return rows if len(away) >= _MIN_SAMPLES and away.all() else rows.iloc[:0]
 
 
-def _together(rows: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """By step, the square of the change of all parameters, and the change over their norm."""
+def together(rows: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    """Returns by step the square of the change of all parameters, and the change over their norm.
+    NaN: that was zero. `rows`: of the parameter table."""
+    rows = rows[rows["update_ratio"].notna() & rows["norm"].notna()]
     changes = ((rows["update_ratio"] * rows["norm"]) ** 2).groupby(rows["step"]).sum()
-    return changes, np.sqrt(changes / (rows["norm"] ** 2).groupby(rows["step"]).sum())
+    whole = (rows["norm"] ** 2).groupby(rows["step"]).sum()
+    return changes, np.sqrt(changes / whole.where(whole > 0))
+
+
+def why_all_zero(run: Run, rank: int) -> str:
+    """Returns what to do where all gradients are zero."""
+    known = samples(run)
+    _, ratio = together(known[(known["rank"] == rank) & (known["grad_norm"] > 0)])
+    if len(ratio) and ratio.max() > 1:
+        return (
+            f"Step {ratio.idxmax()} changed the parameters by {units.number(float(ratio.max()))} "
+            "times what they were, which kills units: lower the learning rate."
+        )
+    return (
+        "The loss is flat (a margin that all samples keep, everything masked), the outputs are cut "
+        "off (a dead ReLU), or zero_grad() is called before step()."
+    )
 
 
 def _is_slow(rows: pd.DataFrame) -> bool:
-    """Whether no sampled step of Adam, which does not depend on the size of gradients, changed the
-    parameters together."""
+    """Whether no sampled step changed the parameters together: of Adam, which does not depend on
+    the size of gradients, or with large gradients at a rate that is not one of a warm-up."""
     moved = rows[(rows["lr"] > 0) & (rows["grad_norm"] > 0) & rows["norm"].notna()]
-    if not len(moved) or not moved["rule"].str.startswith(SCALE_FREE).all():
+    moved = moved.dropna(subset="update_ratio")
+    if moved.empty:
         return False
-    _, ratio = _together(moved.dropna(subset="update_ratio"))
+    if not moved["rule"].str.startswith(SCALE_FREE).all():
+        squares = (moved[["grad_norm", "norm"]] ** 2).groupby(moved["step"]).sum()
+        steep = squares["grad_norm"] > _STEEP**2 * squares["norm"]
+        rates = moved.groupby("step")["lr"].max()
+        if not steep.all() or rates.iloc[-1] > rates.iloc[0]:
+            return False
+    _, ratio = together(moved)
     long = len(ratio) >= _MIN_SAMPLES and ratio.index[-1] >= SLOW_STEPS
     return long and bool((ratio < CHANGED).all())
 
@@ -161,6 +188,7 @@ def faded_at(run: Run, rank: int) -> str | None:
 
 STRONGER = 10.0  # times the gradient; at a minimum of the regularised loss both are equal
 MIN_DECAY_SHARE = 0.9  # of the update
+HEAVY = 0.1  # of a parameter, which decay takes in a step
 
 DECOUPLED = ("AdamW", "Lion", "Lamb", "LAMB", "Muon", "Sophia")
 """Classes of optimizers (or what their names begin with) that decay apart from the gradient."""
@@ -170,7 +198,8 @@ def decays(rows: pd.DataFrame) -> pd.Series:
     """Returns which rows of the parameter table show decay stronger than the gradient."""
     decay = rows["weight_decay"].fillna(0.0)
     apart = rows["rule"].str.startswith(DECOUPLED)
-    within = decay * rows["norm"] > STRONGER * rows["grad_norm"]
+    pull, heavy = decay * rows["norm"], decay * rows["lr"].fillna(0.0) >= HEAVY
+    within = pull > rows["grad_norm"] * np.where(heavy, 1 / STRONGER, STRONGER)
     share = decay * rows["lr"].fillna(0.0) >= MIN_DECAY_SHARE * rows["update_ratio"]
     changes = rows["update_ratio"] > 0
     return (decay > 0) & changes & (share.where(apart, within))

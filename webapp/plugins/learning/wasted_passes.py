@@ -37,10 +37,15 @@ from lanescope.webapp.runs.types import BoolArray, Int64Array
 _MIN_PERIODS = 3
 """Stretches from one step to the next."""
 
+_MIN_WASTED = 8
+"""Passes in fewer stretches, as of a step() after the loop of an epoch."""
+
 _LOOKED_AT = 50
 """Backward passes, the first ones, whose lines must be the same."""
 
-_KEEPS = re.compile(r"::_?(add|cat|clone|copy_|dot|foreach_(add|clone|copy_)|mul|stack|sub)\b")
+_KEEPS = re.compile(
+    r"::_?(abs|add|cat|clone|copy_|dot|foreach_(add|clone|copy_)|mul|pow|square|stack|sub)\b"
+)
 """Operators that keep what they read, or sum it up."""
 
 _ZEROES = "Optimizer.zero_grad#"
@@ -77,8 +82,10 @@ def _of_thread(run: Run, rank: int, thread: str) -> Finding | None:
     starts, zeroed = backward["start_ns"].to_numpy(), np.sort(zeroing["start_ns"].to_numpy())
     zeroed = zeroed[~_within(zeroed, steps, done)]
     mixed = _mixed(starts, zeroed, steps, _empty(run, rank, thread, steps))
-    wasted = _wasted(starts, zeroed, steps) if len(steps) > _MIN_PERIODS else 0
-    first = backward.head(wasted)
+    wasted = _wasted(starts, zeroed, steps)
+    if len(steps) <= _MIN_PERIODS and wasted * (len(steps) - 1) < _MIN_WASTED:
+        wasted = 0
+    first = backward[starts > steps[:1].max(initial=0)].head(wasted)
     if wasted and all(_is_kept(run, rank, thread, one, zeroed) for one in first.itertuples()):
         wasted = 0
     late = 0 if wasted else _late(starts, zeroed, steps)

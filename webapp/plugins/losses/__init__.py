@@ -110,11 +110,12 @@ PLUGIN = Plugin(
             "leave no element where the program hides the NaN",
         ),
         Question(
-            "Cross-entropies below zero",
+            "Losses without a lower bound",
             "negative_losses:below_zero",
             ("wrong_loss",),
-            needs="level access; a binary cross-entropy that backward begins at, in host memory",
-            misses="sums of losses; losses on a device",
+            needs="a binary cross-entropy that backward begins at, in host memory; or gather() of "
+            "log_softmax, and 5 steps",
+            misses="sums of losses; losses on a device; likelihoods other than those of classes",
         ),
         Question(
             "Tokens that are predicted from themselves",
@@ -340,6 +341,15 @@ PLUGIN = Plugin(
             needs="level access; the graph of the first backward",
             misses="copies that do not follow one another, as experts and heads; modules in a "
             "plain list; checkpointed layers",
+        ),
+        Question(
+            "Functions between layers",
+            "layer_chains:layer_chains",
+            ("dead_parameter", "vanishing_gradient"),
+            order=155,
+            needs="the graph of the first backward",
+            misses="convolutions; linear layers after others that have a function; other functions "
+            "than sigmoid",
         ),
         Question(
             "Tensors of modules that are no parameters",

@@ -189,7 +189,7 @@ PLUGIN = Plugin(
             misses="images that are normalised in between; inputs of 16 bits",
         ),
         Question(
-            "Inputs that are bytes, and bytes that begin again",
+            "Inputs that nothing scales, and bytes that begin again",
             "input_scales:unfit_bytes",
             ("wrong_scale",),
             needs="3 backward passes at the steps 0, 1, 2, 4, 8, ..., of a model in host memory",

@@ -3,7 +3,8 @@
 In training mode dropout and batch normalisation are on. Monte Carlo dropout, momentum encoders and
 the update of running statistics do the same on purpose. An evaluation calls the model for one batch
 after the other, nothing is trained between, and the result of each call is compared with its
-targets.
+targets. One call is an evaluation of a whole set, where it gets another number of rows than any
+batch of the training, at two steps or more.
 
 eval() switches off modules of dropout; a function does not know the mode: F.dropout(x, p) without
 training=self.training. What a module of torch.nn drops out there was switched on by the program
@@ -27,6 +28,8 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _MIN_CALLS, _IN_A_ROW = 3, 2
+_MIN_SETS = 2  # evaluations of a whole set in one call
+_LENGTH = r"^\[+(\d+)"
 _COUNTS = "aten::add_"
 """By which batch normalisation counts its batches in training mode."""
 
@@ -59,7 +62,7 @@ def _evaluations(run: Run, rank: int, thread: str) -> pd.DataFrame:
     phases = to_frame(run.events("phase", rank, thread, columns))
     phases = phases[phases["kind"].astype("str") != _DATA].sort_values("start_ns")
     calls = phases["kind"].astype("str") == _EVALUATION
-    if calls.sum() < _MIN_CALLS:
+    if calls.sum() < _MIN_SETS:
         return phases[:0]
     ops = _operators(run, rank, thread)
     phases, ops = _without_losses(phases.assign(evaluation=calls), ops)
@@ -74,8 +77,19 @@ def _evaluations(run: Run, rank: int, thread: str) -> pd.DataFrame:
     wrong = phases["evaluation"] & (normalises | drops) & phases.index.isin(compared["number"])
     rows = phases[wrong]
     in_a_row = rows.groupby((~wrong).cumsum()[wrong])["start_ns"].transform("size")
-    found = rows[in_a_row >= _IN_A_ROW]
-    return found if len(found) >= _MIN_CALLS else phases[:0]
+    trained = set(_rows(ops[ops["name"].isin(COMPARES) & ops["sequence"].notna()]))
+    sets = set(compared.loc[~_rows(compared).isin({*trained, 0}), "number"]) if trained else set()
+    repeated = phases["evaluation"].shift(fill_value=False)  # as results that are averaged
+    whole = rows.index.isin(sets) & ~repeated[wrong]
+    found = rows[(in_a_row >= _IN_A_ROW) | whole]
+    enough = len(found) >= _MIN_CALLS or found.loc[whole, "step"].nunique() >= _MIN_SETS
+    return found if enough else phases[:0]
+
+
+def _rows(ops: pd.DataFrame) -> pd.Series:
+    """Lengths of the first inputs of operators; 0: not known."""
+    lengths = ops["shapes"].astype("str").str.extract(_LENGTH)[0]
+    return lengths.fillna("0").astype("int64")
 
 
 def _numbered(phases: pd.DataFrame, ops: pd.DataFrame) -> pd.DataFrame:
@@ -98,7 +112,7 @@ def _operators(run: Run, rank: int, thread: str) -> pd.DataFrame:
     """Operators of dropout and comparison, and those in which batch normalisation counts."""
     modules = run.events("module", rank, columns=["path", "class"]).to_pylist()
     normal = {str(one["path"]) for one in modules if ".batchnorm." in str(one["class"])}
-    columns = ["start_ns", "name", "phase", "module", "sequence", "stack"]
+    columns = ["start_ns", "name", "phase", "module", "sequence", "stack", "shapes"]
     wanted = {_COUNTS, *DROPOUT_DRAWS, *COMPARES}
     ops = ops_named(run, rank, thread, columns, wanted.__contains__)
     ops = ops.assign(**{one: ops[one].astype("str") for one in ("phase", "module")})

@@ -3,11 +3,14 @@
 Images are divided by 255 or normalised in the transform of one dataset and not in that of the
 other. Each call in evaluation mode that is compared with targets, in two steps or more, gets
 numbers whose root mean square is `_TIMES` that of all sampled calls in training, or a part of it.
-Or the transform divides bytes by 255, and the training loop does so again, or nothing does; or
-whole numbers of 8 bits go past the last one and begin again at the first.
+Or the transform divides bytes by 255, and the training loop does so again, or nothing does; nothing
+scales features of thousands, or data vary by less than a hundredth of their mean; or whole numbers
+of 8 bits go past the last one and begin again at the first.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pandas as pd
 
@@ -15,6 +18,8 @@ from lanescope.collector.format.loop_names import (
     DIVIDED_TWICE,
     EVALUATED_SCALE,
     INPUT_SCALE,
+    LARGE_FEATURES,
+    NARROW_DATA,
     UNSCALED_BYTES,
     WRAPPED_BYTES,
 )
@@ -25,7 +30,7 @@ from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
 from lanescope.webapp.plugins.losses.loss_graph import (
-    LossNode,
+    LossFact,
     each_rank_of_graphs,
     loss_facts,
 )
@@ -36,6 +41,8 @@ from lanescope.webapp.runs.run import Run
 _TIMES = 30.0
 _SCALES = frozenset(f"aten::{name}" for name in ("div", "div_", "mul", "mul_"))
 _MIN_GRAPHS = 3
+_LARGE = 1e3  # root mean square of a column of features
+_NARROW = 0.01  # standard deviation over mean
 
 _BATCH = r"\[\d+, ?\d+"
 """Shapes of an operator whose first input has two dimensions or more."""
@@ -92,18 +99,19 @@ def divided_twice(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
 
 
 def unfit_bytes(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_scale`, at most two per rank. Raises NotApplicable."""
-    return unscaled_bytes(run) + (wrapped_bytes(run) if run.counts["access"] else [])
+    """Returns findings of kind `wrong_scale`, at most three per rank. Raises NotApplicable."""
+    return (
+        unscaled_bytes(run)
+        + large_features(run)
+        + (wrapped_bytes(run) if run.counts["access"] else [])
+    )
 
 
 @each_rank_of_graphs
 def unscaled_bytes(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
-    for fact in loss_facts(run, rank, UNSCALED_BYTES):
+    for fact in _first_layers(run, rank, UNSCALED_BYTES, 1):
         node, graphs = fact.node, len(fact.values)
-        reads = (one for one in fact.graph.nodes.values() if node.number in one.next)
-        if graphs < _MIN_GRAPHS or fact.values.min() <= 0 or any(map(_normalises, reads)):
-            continue
         return fact.finding(
             run,
             rank,
@@ -116,6 +124,48 @@ def unscaled_bytes(run: Run, rank: int) -> Finding | None:
             evidence={"cause": "unscaled_bytes", "largest": float(fact.values.max())},
         )
     return None
+
+
+@each_rank_of_graphs
+def large_features(run: Run, rank: int) -> Finding | None:
+    """Returns findings of kind `wrong_scale`, at most one per rank. Raises NotApplicable."""
+    for fact in _first_layers(run, rank, LARGE_FEATURES, _LARGE):
+        graphs, size = units.count(len(fact.values)), units.number(fact.values.median())
+        return fact.finding(
+            run,
+            rank,
+            kind="wrong_scale",
+            title=f"The first layer{fact.node.at} gets features that nothing scales: the root mean "
+            f"square of a column is {size} in {graphs} graphs that were looked at. That column "
+            "drowns the others, and outputs and gradients are as much larger than the "
+            "initialisation and usual learning rates are made for. Standardise each column: "
+            "(x - mean) / std of the training data.",
+            evidence={"cause": "large_features", "size": float(fact.values.median())},
+        )
+    for fact in _first_layers(run, rank, NARROW_DATA, 0):
+        if fact.values.max() < _NARROW:
+            spread = float(fact.values.median())
+            return fact.finding(
+                run,
+                rank,
+                kind="wrong_scale",
+                title=f"The data of the first layer{fact.node.at} hardly vary: their standard "
+                f"deviation is {units.share(spread)} of their mean in "
+                f"{units.count(len(fact.values))} graphs that were looked at, so all samples look "
+                "alike to it. Check what they are divided by (255 twice?) before the mean is "
+                "subtracted, and normalise by their own mean and standard deviation.",
+                evidence={"cause": "narrow_data", "spread": spread},
+            )
+    return None
+
+
+def _first_layers(run: Run, rank: int, prefix: str, least: float) -> Iterator[LossFact]:
+    """Facts of layers whose data are so large in all graphs, and that no normalisation follows."""
+    for fact in loss_facts(run, rank, prefix):
+        reads = (one for one in fact.graph.nodes.values() if fact.node.number in one.next)
+        large = len(fact.values) >= _MIN_GRAPHS and fact.values.min() >= least
+        if large and not any("Norm" in one.name for one in reads):
+            yield fact
 
 
 _MIN_WRAPPED = 3  # calls of a line
@@ -152,11 +202,6 @@ def wrapped_bytes(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
                 evidence={"cause": "wrapped_bytes", "calls": len(same)},
             )
     return None
-
-
-def _normalises(node: LossNode) -> bool:
-    """Whether a node is of a layer that gives what it gets a scale of its own."""
-    return "Norm" in node.name
 
 
 def _divided(run: Run, rank: int, call: pd.Series) -> str | None:
