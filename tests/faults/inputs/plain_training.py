@@ -110,8 +110,6 @@ def layers_listed_in_a_row(planted: bool) -> None:
 
 
 class _Attending(nn.Module):
-    """A linear layer before those of queries, keys and values, which a residual path reads too."""
-
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
@@ -125,7 +123,7 @@ class _Attending(nn.Module):
 
 
 def input_layer_of_attention() -> None:
-    """Is a twin."""
+    """A linear layer before those of queries, keys and values, which a residual path reads too."""
     _fit(_Attending())
 
 
@@ -193,8 +191,8 @@ def tiny_rate_with_momentum(planted: bool) -> None:
 def clipped_to_a_rate(planted: bool) -> None:
     """max_norm gets the number that was meant for the learning rate."""
     model = _mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    _fit(model, optimizer, max_norm=2e-5 if planted else 1.0)
+    rule = torch.optim.SGD(model.parameters(), lr=0.1)
+    _fit(model, rule, max_norm=2e-5 if planted else 1.0)
 
 
 def decay_of_a_fifth(planted: bool) -> None:

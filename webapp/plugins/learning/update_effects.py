@@ -86,7 +86,7 @@ def _clipped(run: Run, rank: int, rows: pd.DataFrame) -> pd.DataFrame:
     due = (rows["lr"] ** 2 * elements).groupby(rows["step"]).sum()
     adam = bool(rows["rule"].str.startswith(SCALE_FREE).all())
     still = (ratio < CHANGED) | (adam & (np.sqrt(changes / due) < STALLED))
-    away = (_away_by_norm(run, rank, ratio.index) | _away_by_value(run, rank, rows)) & still
+    away = (_away_by_norm(run, rank, rows) | _away_by_value(run, rank, rows)) & still
     return rows if len(away) >= _MIN_SAMPLES and away.all() else rows.iloc[:0]
 
 
@@ -132,10 +132,13 @@ def _is_slow(rows: pd.DataFrame) -> bool:
     return long and bool((ratio < CHANGED).all())
 
 
-def _away_by_norm(run: Run, rank: int, steps: pd.Index) -> pd.Series:
-    """By step, whether the norm was clipped to next to nothing of it."""
-    times = last_logged(run, rank, CLIP_NORM) / last_logged(run, rank, CLIP_LIMIT)
-    return times.reindex(steps) > CLIPPED_AWAY
+def _away_by_norm(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:
+    """By step, whether the norm was clipped to next to nothing of it, and the optimizer used what
+    was left (not a part, as where it was unscaled after that)."""
+    used = np.sqrt((rows["grad_norm"] ** 2).groupby(rows["step"]).sum())
+    limit = last_logged(run, rank, CLIP_LIMIT).reindex(used.index)
+    times = last_logged(run, rank, CLIP_NORM).reindex(used.index) / limit
+    return (times > CLIPPED_AWAY) & (used > limit / 2)
 
 
 def _away_by_value(run: Run, rank: int, rows: pd.DataFrame) -> pd.Series:

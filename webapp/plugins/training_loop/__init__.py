@@ -228,8 +228,8 @@ PLUGIN = Plugin(
             "evaluations:evaluated_in_training",
             ("evaluation_mode",),
             native=True,
-            needs="level access; 3 calls without gradients, two in a row, of a model with "
-            "dropout or batch normalisation",
+            needs="level access; 3 calls without gradients, two in a row, or 2 of a whole set, of "
+            "a model with dropout or batch normalisation",
             misses="results that are compared by other than eq or a loss of torch; models that are "
             "in evaluation mode at times",
         ),
