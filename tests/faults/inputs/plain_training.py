@@ -96,7 +96,7 @@ def forward_without_an_activation(planted: bool) -> None:
     _fit(_Plain((lambda h: h) if planted else torch.relu))
 
 
-def dropout_is_no_activation(planted: bool) -> None:
+def dropout_without_activation(planted: bool) -> None:
     """Only dropout is between the two layers."""
     drop = nn.Dropout(0.2)
     _fit(_Plain(drop if planted else lambda h: drop(F.gelu(h))))
@@ -339,7 +339,7 @@ FAULTS = (
         "no function between layers",
         "dead_parameter",
         "no function between them",
-        dropout_is_no_activation,
+        dropout_without_activation,
         layers_listed_in_a_row,
     ),
     *_forms(

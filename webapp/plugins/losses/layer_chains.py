@@ -68,7 +68,7 @@ def layer_chains(run: Run, rank: int, graph: LossGraph) -> Finding | None:
 
 
 def _without_function(graph: LossGraph) -> Iterator[tuple[LossNode, LossNode]]:
-    """Yields two linear layers in a row, of which the first gets data, and keeps their width."""
+    """Yields pairs of linear layers in a row: the first gets data and does not make it narrower."""
     readers = Counter(number for node in graph.nodes.values() for number in node.next)
     for second in graph.nodes.values():
         first = _input(graph, second) if second.name in _LINEAR else None
