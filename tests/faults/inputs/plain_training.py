@@ -1,5 +1,5 @@
-"""Mistakes of first programs: features that nothing scales, layers without a function between,
-rates and decays of the wrong size, losses with the wrong sign, evaluations that keep training mode.
+"""Mistakes of first programs: features that nothing scales, many sigmoids, rates and
+decays of the wrong size, losses with the wrong sign, evaluations that keep training mode.
 """
 
 from __future__ import annotations
@@ -74,57 +74,7 @@ def bytes_divided_too_often(planted: bool) -> None:
     _fit(_mlp(width=_WIDTH * 8), scaled=scaled)
 
 
-# layers in a row ---------------------------------------------------------------------------------
-
-
-class _Plain(nn.Module):
-    """Two layers that forward puts one after the other."""
-
-    def __init__(self, between: Callable[[torch.Tensor], torch.Tensor], width: int = 24) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.first, self.second = nn.Linear(_WIDTH, width), nn.Linear(width, 3)
-        self.between = between
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.between(self.first(x))
-        return self.second(hidden)  # named
-
-
-def forward_without_an_activation(planted: bool) -> None:
-    """relu is missing in forward."""
-    _fit(_Plain((lambda h: h) if planted else torch.relu))
-
-
-def dropout_without_activation(planted: bool) -> None:
-    """Only dropout is between the two layers."""
-    drop = nn.Dropout(0.2)
-    _fit(_Plain(drop if planted else lambda h: drop(F.gelu(h))))
-
-
-def layers_listed_in_a_row(planted: bool) -> None:
-    """A list of linear layers without a function; the twin is a factorisation in two matrices."""
-    torch.manual_seed(0)
-    width = 32 if planted else 2
-    _fit(nn.Sequential(nn.Linear(_WIDTH, width, bias=False), nn.Linear(width, 3)))
-
-
-class _Attending(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.inner, self.head = nn.Linear(1, 16), nn.Linear(16, 3)
-        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h = self.inner(x.unsqueeze(2))
-        h = h + self.attention(h, h, h, need_weights=False)[0]
-        return self.head(torch.relu(h).mean(1))
-
-
-def input_layer_of_attention() -> None:
-    """A linear layer before those of queries, keys and values, which a residual path reads too."""
-    _fit(_Attending())
+# many sigmoids -----------------------------------------------------------------------------------
 
 
 def many_sigmoids(planted: bool) -> None:
@@ -320,10 +270,8 @@ def slices_viewed_as_channels(planted: bool) -> None:
         optimizer.step()
 
 
-def _forms(
-    name: str, kind: str, says: str, *programs: Program, twin: Program | None = None
-) -> tuple[Fault, ...]:
-    return tuple(Fault(name, "learning", (kind,), one, twin, says) for one in programs)
+def _forms(name: str, kind: str, says: str, *programs: Program) -> tuple[Fault, ...]:
+    return tuple(Fault(name, "learning", (kind,), one, says=says) for one in programs)
 
 
 FAULTS = (
@@ -334,20 +282,6 @@ FAULTS = (
         column_of_incomes,
         years_and_amounts,
         bytes_divided_too_often,
-    ),
-    *_forms(
-        "no function between layers",
-        "dead_parameter",
-        "no function between them",
-        dropout_without_activation,
-        layers_listed_in_a_row,
-    ),
-    *_forms(
-        "no function between layers",
-        "dead_parameter",
-        "no function between them",
-        forward_without_an_activation,
-        twin=input_layer_of_attention,
     ),
     *_forms(
         "many sigmoids",

@@ -343,13 +343,12 @@ PLUGIN = Plugin(
             "plain list; checkpointed layers",
         ),
         Question(
-            "Functions between layers",
-            "layer_chains:layer_chains",
-            ("dead_parameter", "vanishing_gradient"),
-            order=155,
+            "Chains of sigmoids",
+            "sigmoid_chains:sigmoid_chains",
+            ("vanishing_gradient",),
+            order=130,
             needs="the graph of the first backward",
-            misses="convolutions; linear layers after others that have a function; other functions "
-            "than sigmoid",
+            misses="convolutions; other functions than sigmoid",
         ),
         Question(
             "Tensors of modules that are no parameters",
