@@ -31,10 +31,11 @@ AREAS = (
 
 
 def section(context: Context, report: Report) -> Component:
-    """Returns one fold per area. Areas without any result are muted and come last."""
+    """Returns one fold per area: first those with problems; those without any result are muted and
+    come last."""
     area_of = {one.text: one.area for one in (*questions(), *questions(baseline=True))}
     checks = {one.name: one for one in report.checks}
-    folds: list[tuple[bool, Component]] = []
+    folds: list[tuple[int, Component]] = []
     for area in AREAS:
         asked = [one for one in report.examined if area_of.get(one.question, AREAS[-1]) == area]
         measured = [one for one in metrics() if one.area == area]
@@ -65,8 +66,8 @@ def _fold(
     asked: Sequence[AnalysisResult],
     measured: Sequence[Metric],
     checks: dict[str, Check],
-) -> tuple[bool, Component]:
-    """(whether nothing was checked, the fold)."""
+) -> tuple[int, Component]:
+    """(0: with problems, 2: without any result, 1: others; the fold)."""
     limits = [checks[one.name] for one in measured if one.name in checks]
     passed = sum(not one.findings for one in asked if one.answered) + sum(c.passed for c in limits)
     worst = [ranked(list(one.findings))[0].severity for one in asked if one.findings]
@@ -95,7 +96,8 @@ def _fold(
         table = widgets.plain_table(("check", "result", "limit", ""), rows)
         parts.append(html.Div(table, className="wide-table"))
     parts += [*_listed("Passed:", clean), *_listed("Not applicable:", apart)]
-    return bare, html.Details(parts, className="area muted-area" if bare else "area")
+    place = 0 if worst else 2 if bare else 1
+    return place, html.Details(parts, className="area muted-area" if bare else "area")
 
 
 def _listed(title: str, texts: Sequence[str]) -> list[Component]:
