@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...format.loop_names import KEPT_OUTPUT
-from ...format.names import GRAPH_SERIES, LOSS_DIVISOR, NAN_LOSS, NEGATIVE_LOSS
+from ...format.names import GRAPH_SERIES, LOSS_DIVISOR, NAN_LOSS, NEGATIVE_LOSS, ZERO_LOSS
 from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind
@@ -104,13 +104,15 @@ class Graphs:
             self._write(nodes)
 
     def _impossible(self, roots: Sequence[Any]) -> None:
-        """Records a loss that is NaN, or below zero where it cannot be, if that is known without
+        """Records a loss that is NaN, 0, or below zero where it cannot be, if that is known without
         waiting for a device."""
         number = self._number(roots[0]) if [*map(type, roots)] == [torch.Tensor] else None
         if number is None:
             return
         if number != number:
             self._recorder.value(NAN_LOSS, 1.0)
+        elif number == 0:
+            self._recorder.value(ZERO_LOSS, 1.0)
         elif number.real < 0 and _NEVER_NEGATIVE in str(roots[0].grad_fn):
             self._recorder.value(NEGATIVE_LOSS, 1.0)
 

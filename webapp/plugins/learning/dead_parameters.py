@@ -6,7 +6,8 @@ A layer is a module with parameters of its own. Causes:
 - unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
 - zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
   FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before
-  (not where it had shrunk to _CONVERGED at the last _CONVERGED_STEPS);
+  (not where it had shrunk to _CONVERGED at the last _CONVERGED_STEPS, or to _LESS where the loss
+  is 0 since then);
 - library: unused, in a module that code of a library calls, or does not call;
 - stopped: they had gradients, and none at the last FELL_SILENT steps, for more than TURNS times as
   long as ever before, though they are still trainable;
@@ -27,6 +28,7 @@ from typing import TypedDict
 
 import pandas as pd
 
+from lanescope.collector.format.names import ZERO_LOSS
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more, at_place
@@ -34,6 +36,7 @@ from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import (
     UNNAMED,
     gradient_rows,
+    logged,
     samples,
     sharded_names,
     streaks,
@@ -69,6 +72,7 @@ FELL_SILENT = 10  # optimizer steps, the last of the run
 TURNS = 2.0  # times the longest stretch before that it was zero for
 _CONVERGED = 1e-5  # of the largest gradient
 _CONVERGED_STEPS = 3  # optimizer steps, the last before
+_LESS = 0.5  # of the largest gradient: samples keep their margin one after the other
 _LISTED = 20  # parameters named in the evidence
 
 _WORDS = {
@@ -178,13 +182,14 @@ def dead_parameters(run: Run) -> list[Finding]:
 
     least = 1 if reduction_unfinished(run) else UNUSED_STEPS  # it allows a single step
     trained = _trained(sampled, least)
+    done = {rank: set(logged(run, rank, ZERO_LOSS)["step"]) for rank in run.ranks}
     for (rank, _), group in _suspects(rows).groupby(["rank", "layer"], sort=False):
         since = _unused(group, trained.get(int(rank), set()), least)
         cause = "unused"
         if since is None:
             since, cause = _stopped(group, sampled[sampled["rank"] == rank]), "stopped"
         if since is None:
-            since, cause = _zero(group), "zero"
+            since, cause = _zero(group, done[int(rank)]), "zero"
         if since is not None:
             for name, numel in group.groupby("parameter", sort=False)["numel"].first().items():
                 add(cause, str(name), int(rank), since, int(numel))
@@ -287,23 +292,24 @@ def _silent_since(silent: BoolArray) -> int | None:
     return since
 
 
-def _zero(layer: pd.DataFrame) -> int | None:
-    """Since when a layer's gradient is zero; None: it is not."""
+def _zero(layer: pd.DataFrame, done: set[int]) -> int | None:
+    """Since when a layer's gradient is zero; None: it is not. `done`: steps with a loss of 0."""
     there = layer[~layer["missing"]]
     largest = there.groupby("call")["norm"].max()
     steps = there.groupby("call")["step"].first()
     if len(largest) and not (largest != 0).any():
         return int(steps.iloc[0]) if len(largest) >= _ZERO_STEPS else None
     since = _silent_since(largest.to_numpy() == 0)
-    if since is None or _converged(largest.iloc[:since]):
+    if since is None:
         return None
-    return int(steps.iloc[since])
+    least = _LESS if done.issuperset(steps.iloc[since:]) else _CONVERGED
+    return None if _shrank(largest.iloc[:since], least) else int(steps.iloc[since])
 
 
-def _converged(norms: pd.Series) -> bool:
-    """Whether gradients had shrunk to the rounding of what they were: the minimum was reached."""
+def _shrank(norms: pd.Series, least: float) -> bool:
+    """Whether gradients had shrunk to `least` of what they were: the minimum was reached."""
     last = norms[norms > 0].iloc[-_CONVERGED_STEPS:]
-    return bool(last.max() <= _CONVERGED * norms.max())
+    return bool(last.max() <= least * norms.max())
 
 
 def _forgotten(samples_: pd.DataFrame) -> bool:
