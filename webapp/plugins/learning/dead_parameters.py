@@ -6,8 +6,8 @@ A layer is a module with parameters of its own. Causes:
 - unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
 - zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
   FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before
-  (not where it had shrunk to _CONVERGED at the last _CONVERGED_STEPS, or to _LESS where the loss
-  is 0 since then);
+  (not where it had shrunk to _CONVERGED at the last _CONVERGED_STEPS, or the loss to _REACHED
+  before it became 0: all samples keep their margin);
 - library: unused, in a module that code of a library calls, or does not call;
 - stopped: they had gradients, and none at the last FELL_SILENT steps, for more than TURNS times as
   long as ever before, though they are still trainable;
@@ -72,7 +72,7 @@ FELL_SILENT = 10  # optimizer steps, the last of the run
 TURNS = 2.0  # times the longest stretch before that it was zero for
 _CONVERGED = 1e-5  # of the largest gradient
 _CONVERGED_STEPS = 3  # optimizer steps, the last before
-_LESS = 0.5  # of the largest gradient: samples keep their margin one after the other
+_REACHED = 0.1  # of the largest loss, the last one above 0
 _LISTED = 20  # parameters named in the evidence
 
 _WORDS = {
@@ -182,7 +182,7 @@ def dead_parameters(run: Run) -> list[Finding]:
 
     least = 1 if reduction_unfinished(run) else UNUSED_STEPS  # it allows a single step
     trained = _trained(sampled, least)
-    done = {rank: set(logged(run, rank, ZERO_LOSS)["step"]) for rank in run.ranks}
+    done = {rank: _done(run, rank) for rank in run.ranks}
     for (rank, _), group in _suspects(rows).groupby(["rank", "layer"], sort=False):
         since = _unused(group, trained.get(int(rank), set()), least)
         cause = "unused"
@@ -293,23 +293,27 @@ def _silent_since(silent: BoolArray) -> int | None:
 
 
 def _zero(layer: pd.DataFrame, done: set[int]) -> int | None:
-    """Since when a layer's gradient is zero; None: it is not. `done`: steps with a loss of 0."""
+    """Since when a layer's gradient is zero; None: it is not, or all its steps are `done`."""
     there = layer[~layer["missing"]]
     largest = there.groupby("call")["norm"].max()
     steps = there.groupby("call")["step"].first()
     if len(largest) and not (largest != 0).any():
         return int(steps.iloc[0]) if len(largest) >= _ZERO_STEPS else None
     since = _silent_since(largest.to_numpy() == 0)
-    if since is None:
+    if since is None or done.issuperset(steps.iloc[since:]) or _converged(largest.iloc[:since]):
         return None
-    least = _LESS if done.issuperset(steps.iloc[since:]) else _CONVERGED
-    return None if _shrank(largest.iloc[:since], least) else int(steps.iloc[since])
+    return int(steps.iloc[since])
 
 
-def _shrank(norms: pd.Series, least: float) -> bool:
-    """Whether gradients had shrunk to `least` of what they were: the minimum was reached."""
+def _done(run: Run, rank: int) -> set[int]:
+    """Steps whose loss is 0, and was next to it before."""
+    return set(logged(run, rank, ZERO_LOSS)[lambda rows: rows["value"] <= _REACHED]["step"])
+
+
+def _converged(norms: pd.Series) -> bool:
+    """Whether gradients had shrunk to the rounding of what they were: the minimum was reached."""
     last = norms[norms > 0].iloc[-_CONVERGED_STEPS:]
-    return bool(last.max() <= least * norms.max())
+    return bool(last.max() <= _CONVERGED * norms.max())
 
 
 def _forgotten(samples_: pd.DataFrame) -> bool:
