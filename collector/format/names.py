@@ -268,8 +268,8 @@ ignored or of classes without weight."""
 
 NAN_LOSS, ZERO_LOSS = "lanescope/nan_loss", "lanescope/zero_loss"
 NEGATIVE_LOSS = "lanescope/negative_loss"
-"""A backward begins, and its loss is NaN (1), is a binary cross-entropy below zero (1), or is 0: what
-share of the largest loss of its kind the last other one was."""
+"""A backward begins, and its loss is NaN (1), is a binary cross-entropy below zero (1), or is 0:
+what share of the largest loss of its kind the last other one was."""
 
 WORKER_STATE = "lanescope/worker/state/"
 """Prefix; an iteration over a DataLoader, the name of a random generator and file.py:12 of the
