@@ -33,7 +33,7 @@ _MAX_FRAMES = 6  # from the hook to it: what torch wraps a step in
 def _only_makes_state() -> bool:
     """True in the step by which torch.distributed.checkpoint has an optimizer make its state.
 
-    Its learning rates and gradients are 0: it is no step of training.
+    Its learning rates and gradients are 0, so it trains nothing.
     """
     frame: FrameType | None = sys._getframe(2)
     for _ in range(_MAX_FRAMES):

@@ -3,8 +3,8 @@
 A layer is a module with parameters of its own. Causes:
 
 - no_gradient: the loss leads to it, and a function of the program's own returns no gradient for it;
-- unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
-- zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
+- unused: its parameters' gradient was None at every step, of _UNUSED_STEPS or more;
+- zero: its gradient was exactly zero at every step, of _ZERO_STEPS or more, or at the last
   FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before
   (not where it had shrunk to _CONVERGED at the last _CONVERGED_STEPS, or the loss to _REACHED
   before it became 0: all samples keep their margin);
@@ -43,7 +43,7 @@ from lanescope.webapp.analysis.parameter_history import (
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import reached_parameters
-from lanescope.webapp.plugins.learning.held_parameters import Found, frozen, join_replaced
+from lanescope.webapp.plugins.learning.held_parameters import Found, fixed, frozen, join_replaced
 from lanescope.webapp.plugins.learning.layers_made_in_forward import made_of
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
@@ -66,7 +66,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
-UNUSED_STEPS = 2  # optimizer steps
+_UNUSED_STEPS = 2  # optimizer steps
 _ZERO_STEPS = 5  # optimizer steps
 FELL_SILENT = 10  # optimizer steps, the last of the run
 TURNS = 2.0  # times the longest stretch before that it was zero for
@@ -180,16 +180,17 @@ def dead_parameters(run: Run) -> list[Finding]:
         entry = found.setdefault(cause, {}).setdefault(name, (step, numel, []))
         entry[2].append(rank)
 
-    least = 1 if reduction_unfinished(run) else UNUSED_STEPS  # it allows a single step
+    least = 1 if reduction_unfinished(run) else _UNUSED_STEPS  # it allows a single step
     trained = _trained(sampled, least)
-    done = {rank: _done(run, rank) for rank in run.ranks}
+    ended = logged(run, None, ZERO_LOSS)[lambda rows: rows["value"] <= _REACHED]
     for (rank, _), group in _suspects(rows).groupby(["rank", "layer"], sort=False):
         since = _unused(group, trained.get(int(rank), set()), least)
         cause = "unused"
         if since is None:
             since, cause = _stopped(group, sampled[sampled["rank"] == rank]), "stopped"
         if since is None:
-            since, cause = _zero(group, done[int(rank)]), "zero"
+            done = {*ended.loc[ended["rank"] == rank, "step"]}
+            since, cause = _zero(group, done), "zero"
         if since is not None:
             for name, numel in group.groupby("parameter", sort=False)["numel"].first().items():
                 add(cause, str(name), int(rank), since, int(numel))
@@ -201,7 +202,7 @@ def dead_parameters(run: Run) -> list[Finding]:
     suspected = pd.MultiIndex.from_frame(sampled[["rank", "parameter"]]).isin(suspects)
     for (rank, name), group in sampled[suspected].groupby(["rank", "parameter"], sort=False):
         first = group.iloc[0]
-        if (rank, name) not in held and _forgotten(group):
+        if (rank, name) not in held and fixed(group):
             add("not_in_optimizer", str(name), int(rank), int(first["step"]), int(first["numel"]))
         since = decaying_since(group)
         if since is not None and str(name) not in found.get("zero", {}):
@@ -305,23 +306,10 @@ def _zero(layer: pd.DataFrame, done: set[int]) -> int | None:
     return int(steps.iloc[since])
 
 
-def _done(run: Run, rank: int) -> set[int]:
-    """Steps whose loss is 0, and was next to it before."""
-    return set(logged(run, rank, ZERO_LOSS)[lambda rows: rows["value"] <= _REACHED]["step"])
-
-
 def _converged(norms: pd.Series) -> bool:
     """Whether gradients had shrunk to the rounding of what they were: the minimum was reached."""
     last = norms[norms > 0].iloc[-_CONVERGED_STEPS:]
     return bool(last.max() <= _CONVERGED * norms.max())
-
-
-def _forgotten(samples_: pd.DataFrame) -> bool:
-    if samples_["missing"].all() or len(samples_) < UNUSED_STEPS:
-        return False
-    moved = samples_["norm"].max() - samples_["norm"].min()
-    # The gradient of a model whose training is over stays the same to the last bit.
-    return bool(moved == 0) and samples_["grad_norm"].nunique() > 1
 
 
 def _finding(
