@@ -43,7 +43,7 @@ from lanescope.webapp.analysis.parameter_history import (
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import reached_parameters
-from lanescope.webapp.plugins.learning.held_parameters import Found, fixed, frozen, join_replaced
+from lanescope.webapp.plugins.learning.held_parameters import Found, frozen, join_replaced, stuck
 from lanescope.webapp.plugins.learning.layers_made_in_forward import made_of
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
@@ -202,7 +202,7 @@ def dead_parameters(run: Run) -> list[Finding]:
     suspected = pd.MultiIndex.from_frame(sampled[["rank", "parameter"]]).isin(suspects)
     for (rank, name), group in sampled[suspected].groupby(["rank", "parameter"], sort=False):
         first = group.iloc[0]
-        if (rank, name) not in held and fixed(group):
+        if (rank, name) not in held and stuck(group):
             add("not_in_optimizer", str(name), int(rank), int(first["step"]), int(first["numel"]))
         since = decaying_since(group)
         if since is not None and str(name) not in found.get("zero", {}):

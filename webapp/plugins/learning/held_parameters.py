@@ -35,7 +35,7 @@ def frozen(sampled: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts)
 
 
-def fixed(sampled: pd.DataFrame) -> bool:
+def stuck(sampled: pd.DataFrame) -> bool:
     """Whether a parameter has gradients, and keeps its value."""
     if sampled["missing"].all() or len(sampled) < _MIN_STEPS:
         return False
