@@ -64,6 +64,7 @@ from lanescope.webapp.plugins.learning.replicas import (
     hashes,
     meant_equal,
     replicas,
+    scaled_apart,
     was_reduced,
 )
 from lanescope.webapp.runs import units
@@ -291,7 +292,10 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
         or crossed(run, parting.ranks)
     )
     if known is None and parting.what == "gradient":
-        known = sums_activations_alone(run, parting.group, parting.ranks, parting.step)
+        scaled = scaled_apart(run, parting.rows) if parting.synchronised else None
+        known = (scaled and Cause(*scaled)) or sums_activations_alone(
+            run, parting.group, parting.ranks, parting.step
+        )
     if known is None and parting.what == "parameter":
         known = other_settings(run, parting.ranks, parting.step)
         if known is None and parting.last_equal is None:
