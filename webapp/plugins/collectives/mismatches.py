@@ -31,8 +31,8 @@ from lanescope.webapp.analysis.links import at_place, group_lane, timeline_addre
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.rank_state import rank_states
-from lanescope.webapp.analysis.stack_frames import where_of
-from lanescope.webapp.plugins.collectives.early_exits import left_training
+from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, where_of
+from lanescope.webapp.plugins.collectives.early_exits import Leaving, left_training
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -194,7 +194,7 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
     ordered = [values[rank] for rank in sorted(values)]
     norm = Counter(ordered).most_common(1)[0][0]
     odd = one.evaluating or tuple(rank for rank in sorted(values) if values[rank] != norm)
-    leaving = left_training(run)
+    leaving = _leaving(run, one)
     if leaving is not None and {*leaving.ranks} & {*values} and not {*leaving.ranks} >= {*values}:
         odd = tuple(rank for rank in leaving.ranks if rank in values)
     first = one.rows[one.rows["rank"].isin(odd)].iloc[0]
@@ -255,11 +255,19 @@ def _elements(shapes: str) -> list[int]:
     return [prod(shape) for shape in tensor_shapes(shapes)]
 
 
+def _leaving(run: Run, one: _Mismatch) -> Leaving | None:
+    """Which ranks left the training loop; None as well where all call from the same lines: then
+    they are at one place of the program."""
+    stacks = ((int(row.rank), int(row.stack)) for row in one.rows.itertuples())
+    lines = {tuple(map(frame_text, frames_of(run, *stack))) for stack in stacks}
+    return None if len(lines) == 1 and lines != {()} else left_training(run)
+
+
 def _title_of_leaving(
     run: Run, one: _Mismatch, odd: tuple[int, ...], wheres: dict[str, str | None]
 ) -> str:
     """That ranks left the training loop, where that is why they disagree; else nothing."""
-    leaving = left_training(run)
+    leaving = _leaving(run, one)
     if leaving is None or not {*odd} <= {*leaving.ranks} or one.is_exchange:
         return ""
     sides = []
