@@ -67,6 +67,12 @@ _ADVICE = {
 }
 
 
+_LOOPED = (
+    "The line reduces several tensors in turn, and a rank has others, or another order of them: go "
+    "through the same ones in the same order on all ranks, with zeros where a gradient is None."
+)
+
+
 @dataclass(frozen=True)
 class _Mismatch:
     """The first call of a group on which its ranks disagree."""
@@ -284,11 +290,21 @@ def _title_of_leaving(
     )
 
 
+def _looped(run: Run, one: _Mismatch) -> bool:
+    """Whether a rank has reduced tensors of several shapes from one line, as a loop over gradients
+    does."""
+    rows, calls = one.rows, collective_calls(run)
+    same = (calls["group"] == one.group) & (calls["sequence"] <= one.sequence)
+    keys = ["rank", "stack", "name"]
+    own = calls[same & calls["name"].isin(SAME_SHAPE)].merge(rows[keys], on=keys)
+    return bool((own.groupby("rank")["shapes"].nunique() > 1).any())
+
+
 def _advice(run: Run, one: _Mismatch) -> str:
     """What to do."""
     ranks = one.evaluating
     if not ranks:
-        return _ADVICE[one.aspect]
+        return _LOOPED if one.aspect == "shapes" and _looped(run, one) else _ADVICE[one.aspect]
     who = units.sentence(ranks_in(run, ranks))
     return (
         f"{who} {'evaluates' if len(ranks) == 1 else 'evaluate'} alone: evaluate on all ranks, or "

@@ -147,7 +147,8 @@ def _finding(
 ) -> Finding:
     known = (FORKED_LOCK, A_READER)
     own = [one for one in waiting if one["where"] or one["waits_for"] in known] or waiting[:1]
-    first = own[0]  # a thread of a library alone may well wait for ever
+    # A thread of a library alone may well wait for ever; who joins waits for what others do.
+    first = next((one for one in own if not one["waits_for"].startswith("the end of ")), own[0])
     return Finding(
         kind="deadlock",
         severity=severity,
@@ -335,16 +336,15 @@ _AWAIT = (
 
 _RELEASE = "Hold the lock with `with lock:`, which releases it where the thread returns or raises."
 
-_FOLLOW = (
-    "Follow what each thread waits for: the thread that should release, put, set or send is "
-    "blocked as well, or has ended."
-)
+_FOLLOW = "Follow what each thread waits for: what should release, put or set is blocked or gone."
 
 _ADVICE = {
     "a condition": "A notification that comes before wait() is lost: use wait_for(predicate), or "
     "look under the lock whether there is something to wait for.",
     "a semaphore": "Release it as often as it is acquired, also where a thread returns early "
     "or raises: `with semaphore:` does so.",
+    "the result of a future": "Call set_result() or set_exception() of each future, also where an "
+    "item is left out.",
     "the others of a barrier": "Make the barrier for as many threads as come to it, each as often.",
 }
 """What to do, by what a thread waits for."""
