@@ -25,6 +25,7 @@ from ...format.loop_names import CANCELLED_TASK, NEVER_AWAITED, UNFINISHED_WORK
 from ...recorder.recorder import Recorder
 from ...watchdog.event_loops import coroutine_frames
 from ..base import Hook, HookContext, Undo
+from ..patches import caller
 from ..stacks import code_line, program_place
 
 
@@ -140,7 +141,7 @@ class _NeverAwaited:
         code = coroutine.cr_code
         if self._is_library(code.co_filename) or len(self._counts) >= _MAX_TASKS:
             return
-        place = program_place(sys._getframe(1), self._is_library)
+        place = program_place(caller(), self._is_library)
         self._counts[f"{place}/{code.co_name}"] += 1
 
     def close(self) -> None:
@@ -155,8 +156,9 @@ def _hook(context: HookContext) -> Undo:
     patches.ends(asyncio.runners, "_cancel_all_tasks", tasks.ends, self_alone=True)
     patches.ends(asyncio.BaseEventLoop, "close", tasks.ends, self_alone=True)
     dropped = _NeverAwaited(context.recorder, context.stacks.is_library)
-    unawaited = "_warn_unawaited_coroutine"
-    patches.ends(warnings, unawaited, dropped.dropped, self_alone=True, lost="lost coroutines")
+    if context.library is not None:  # a function in between would change the line it warns of
+        lost, name = "coroutines that nothing awaits", "_warn_unawaited_coroutine"
+        patches.ends(warnings, name, dropped.dropped, self_alone=True, lost=lost)
 
     def close() -> None:
         takers.close()
