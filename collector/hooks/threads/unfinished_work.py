@@ -137,7 +137,7 @@ class _NeverAwaited:
         self._counts: Counter[str] = Counter()
 
     def dropped(self, coroutine: Any) -> None:
-        """Counts a coroutine of the program, of which Python is about to warn."""
+        """Counts a coroutine of the program: Python is about to warn that nothing awaited it."""
         code = coroutine.cr_code
         if self._is_library(code.co_filename) or len(self._counts) >= _MAX_TASKS:
             return

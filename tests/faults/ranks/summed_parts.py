@@ -183,7 +183,7 @@ def divided_by_a_count_of_each_rank(planted: bool) -> None:
 
 
 FAULTS = rank_faults(
-    "parts of which each is scaled by a number of its own",
+    "parts that each rank scales by a number of its own",
     "rank_divergence",
     "scale",
     clipped_by_what_a_rank_holds,

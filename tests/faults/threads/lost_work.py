@@ -300,7 +300,7 @@ def checkpoint_without_await(planted: bool) -> None:
 
 
 def uploads_without_gather(planted: bool) -> None:
-    """Coroutines go into a list, of which nothing is done."""
+    """Coroutines go into a list, and nothing is done with that."""
     model, kept = nn.Linear(8, 4), list[Any]()
 
     async def main() -> None:
