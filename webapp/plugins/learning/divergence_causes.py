@@ -132,7 +132,9 @@ def other_settings(run: Run, ranks: tuple[int, ...], step: int) -> Cause | None:
     apart = list(_other_rates(run, ranks, step)) or list(_other_settings(run, ranks))
     if not apart:
         return None
-    return Cause(f"{'; '.join(apart[:3])}. Give all ranks the same settings.")
+    return Cause(
+        f"{'; '.join(apart[:3])}. Give all ranks the same settings, and step schedulers alike."
+    )
 
 
 def other_order(rows: pd.DataFrame) -> Cause | None:
