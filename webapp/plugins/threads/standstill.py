@@ -339,12 +339,12 @@ _RELEASE = "Hold the lock with `with lock:`, which releases it where the thread 
 _FOLLOW = "Follow what each thread waits for: what should release, put or set is blocked or gone."
 
 _ADVICE = {
-    "a condition": "A notification that comes before wait() is lost: use wait_for(predicate), or "
-    "look under the lock whether there is something to wait for.",
+    "a condition": "A notification that comes before wait() is lost: use wait_for(predicate).",
     "a semaphore": "Release it as often as it is acquired, also where a thread returns early "
     "or raises: `with semaphore:` does so.",
-    "the result of a future": "Call set_result() or set_exception() of each future, also where an "
-    "item is left out.",
+    "the result of a future": "Set each future, also where an item is left out or raises.",
+    "a lock": "Release a lock before you wait for a thread that needs it (join, get, result).",
+    "room in a queue": "Take items before you join who puts them, or give the queue room for all.",
     "the others of a barrier": "Make the barrier for as many threads as come to it, each as often.",
 }
 """What to do, by what a thread waits for."""
