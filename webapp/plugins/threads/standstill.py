@@ -53,8 +53,7 @@ _SEVERITIES: dict[str, Severity] = {"abort": "error", "stopped": "info", "killed
 """By how the process ended. A server that waits for requests is at rest as well until somebody
 stops it: only what its own watchdog ended is known to have waited for too long. Where each thread
 waits for another one, or the only one for what a thread brought that has ended, it is more than
-that: a warning, as a signal's handler might have woken them, and an error where one of them has
-raised an exception."""
+that: a warning, as a signal's handler might have woken them, and an error where one has raised."""
 
 _OF_LOOP = "a future of asyncio"
 _TASKS = "the tasks of a queue"
@@ -148,7 +147,8 @@ def _finding(
     known = (FORKED_LOCK, A_READER)
     own = [one for one in waiting if one["where"] or one["waits_for"] in known] or waiting[:1]
     # A thread of a library alone may well wait for ever; who joins waits for what others do.
-    first = next((one for one in own if not one["waits_for"].startswith("the end of ")), own[0])
+    rest = (one for one in own if not one["waits_for"].startswith("the end of ") and one["where"])
+    first = next(rest, own[0])
     return Finding(
         kind="deadlock",
         severity=severity,
