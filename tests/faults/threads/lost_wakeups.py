@@ -93,7 +93,7 @@ def _piped(target: Any, *arguments: Any) -> tuple[Any, Any]:
 def both_ends_send_first(planted: bool) -> None:
     """Two processes exchange arrays; the twin receives first."""
     own, process = _piped(_echoes, 3)
-    ctrl_c_at_rest(also=(process.pid,))
+    ctrl_c_at_rest(after_s=8, also=(process.pid,))  # the other end begins later
     for _ in range(3):
         if planted:
             own.send(torch.ones(_LARGE, _LARGE).numpy())
