@@ -41,6 +41,7 @@ class _Operator(NamedTuple):
     name: int
     wanted: bool
     collective: bool
+    waits: bool  # for a functional collective
     enters_scope: bool
     exits_scope: bool
 
@@ -219,7 +220,7 @@ class PortableEngine:
             return
         if call is not None:
             self._collectives.end(call, result, start, end)
-        elif known.collective:
+        elif known.waits:
             self._collectives.waited(args, end)
         in_node = state.node is not None
         recorder.put(
@@ -298,6 +299,7 @@ class PortableEngine:
             name=self._recorder.intern(name),
             wanted=self._filter.wanted(name),
             collective=name.partition("::")[0] in NAMESPACES,
+            waits=name.endswith("::wait_tensor"),
             enters_scope=enters,
             exits_scope=exits,
         )

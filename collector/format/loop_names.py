@@ -210,6 +210,10 @@ CANCELLED_TASK = "lanescope/threads/cancelled_task/"
 """Prefix; file.py:12 where a task of asyncio waits as its loop ends and the name of its function
 follow, after a slash: how many tasks were not done there, and that nothing waits for any more."""
 
+NEVER_AWAITED = "lanescope/threads/never_awaited/"
+"""Prefix; file.py:12 at which nothing holds a coroutine any more that never ran and the name of its
+function follow, after a slash: how often."""
+
 SEEDED_SAMPLES = "lanescope/training_loop/seeded_samples/"
 """Prefix; file.py:12 of torch.manual_seed() within a fetch of a DataLoader and the seed follow,
 after a slash: for how many samples of that fetch numbers were drawn after it."""

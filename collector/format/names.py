@@ -266,8 +266,10 @@ EMPTY_MEAN = "lanescope/empty_mean"
 """An operator that begins then takes a mean of no element (0), or of so many targets that are all
 ignored or of classes without weight."""
 
-NAN_LOSS, NEGATIVE_LOSS = "lanescope/nan_loss", "lanescope/negative_loss"
-"""A backward begins, and its loss is NaN (1), or is a binary cross-entropy below zero (1)."""
+NAN_LOSS, ZERO_LOSS = "lanescope/nan_loss", "lanescope/zero_loss"
+NEGATIVE_LOSS = "lanescope/negative_loss"
+"""A backward begins, and its loss is NaN (1), is a binary cross-entropy below zero (1), or is 0:
+what share of the largest loss of its kind the last other one was."""
 
 WORKER_STATE = "lanescope/worker/state/"
 """Prefix; an iteration over a DataLoader, the name of a random generator and file.py:12 of the

@@ -28,6 +28,7 @@ _WAITS = {
     ("queues.py", "get"): "an item of another process's queue",
     ("connection.py", "wait"): "another process",
     ("connection.py", "_recv"): "another process",
+    ("connection.py", "_send"): "another process",
     ("subprocess.py", "wait"): "the end of another process",
     ("selectors.py", "select"): "input",
     ("socket.py", "readinto"): "the network",

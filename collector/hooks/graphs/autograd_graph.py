@@ -7,6 +7,7 @@ checked against them. Walking costs about 1 us per node, so it is done once in e
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from typing import Any
 import torch
 
 from ...format.loop_names import KEPT_OUTPUT
-from ...format.names import GRAPH_SERIES, LOSS_DIVISOR, NAN_LOSS, NEGATIVE_LOSS
+from ...format.names import GRAPH_SERIES, LOSS_DIVISOR, NAN_LOSS, NEGATIVE_LOSS, ZERO_LOSS
 from ...format.record_kinds import GradientScope
 from ...journal import clock
 from ...journal.journal import NO_SEQUENCE, RecordKind
@@ -69,6 +70,7 @@ class Graphs:
         self._facts = LossFacts()
         self.loss_counts = LossCounts(recorder)
         self._kept: dict[str, Marks] = defaultdict(Marks)  # by name of the series
+        self._losses: dict[str, tuple[float, float]] = {}  # last and largest by node
 
     def sample(self, arguments: tuple[Any, ...]) -> None:
         """Samples the graph of a backward on the calling thread, from the engine's arguments."""
@@ -104,7 +106,7 @@ class Graphs:
             self._write(nodes)
 
     def _impossible(self, roots: Sequence[Any]) -> None:
-        """Records a loss that is NaN, or below zero where it cannot be, if that is known without
+        """Records a loss that is NaN, 0, or below zero where it cannot be, if it is known without
         waiting for a device."""
         number = self._number(roots[0]) if [*map(type, roots)] == [torch.Tensor] else None
         if number is None:
@@ -113,6 +115,15 @@ class Graphs:
             self._recorder.value(NAN_LOSS, 1.0)
         elif number.real < 0 and _NEVER_NEGATIVE in str(roots[0].grad_fn):
             self._recorder.value(NEGATIVE_LOSS, 1.0)
+        self._falls(short_name(roots[0].grad_fn), abs(number))
+
+    def _falls(self, kind: str, loss: float) -> None:
+        """Records a loss of 0, and how far losses of the kind had fallen before."""
+        last, largest = self._losses.get(kind, (0.0, 0.0))
+        if loss == 0:
+            self._recorder.value(ZERO_LOSS, last / largest if largest else 1.0)
+        elif loss < math.inf:  # neither NaN
+            self._losses[kind] = loss, max(loss, largest)
 
     def _number(self, tensor: torch.Tensor) -> Any:
         """Returns the number in a tensor of one in host memory; None of another tensor."""

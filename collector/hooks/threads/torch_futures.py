@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 
 from ...format.record_kinds import SyncKind
+from .. import dispatch_modes
 from ..base import Hook, HookContext
 from ..collectives.rpc import RemoteErrors
 from ..patches import ChangedArguments, around
@@ -30,7 +32,7 @@ def _hook(context: HookContext) -> None:
     for name in ("wait", "value"):
         patches.ends(kind, name, *_getting(sync, numbers, remote), when_concurrent=True)
     patches.ends(kind, "done", *_looking(numbers), when_concurrent=True)
-    chains, made = _chaining(sync, numbers)
+    chains, made = _chaining(sync, numbers, context.enter_engine)
     patches.ends(kind, "then", chains, made)
     patches.ends(kind, "add_done_callback", chains)  # its result cannot be waited for
     # Looked up by `collect_all` and `wait_all` each time.
@@ -107,27 +109,45 @@ def _looking(numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
 
 
 def _run_when_set(
-    sync: SyncRecorder, numbers: _Numbers, future: Any, callback: Callable[..., Any], result: int
+    sync: SyncRecorder,
+    numbers: _Numbers,
+    enter_engine: Callable[[], AbstractContextManager[None]],
+    future: Any,
+    callback: Callable[..., Any],
+    result: int,
 ) -> Callable[..., Any]:
-    """Returns `callback`, run after its adding and the setting of `future`; it sets `result`."""
+    """Returns `callback`, run after its adding and the setting of `future`; it sets `result`.
+
+    A thread of C++ may run it, which no engine has entered.
+    """
     added, known = sync.next_number(), numbers.of(future)
     sync.note(SyncKind.callback_post, added)
 
-    def begin() -> bool:
+    def begin() -> AbstractContextManager[None]:
         sync.note(SyncKind.callback_run, added)
         numbers.received(known)
-        return True
+        inside = nullcontext() if dispatch_modes.depth() else enter_engine()
+        inside.__enter__()
+        return inside
 
-    return around(callback, begin, lambda _: sync.note(SyncKind.future_set, result))
+    def done(inside: AbstractContextManager[None]) -> None:
+        inside.__exit__(None, None, None)
+        sync.note(SyncKind.future_set, result)
+
+    return around(callback, begin, done)
 
 
-def _chaining(sync: SyncRecorder, numbers: _Numbers) -> tuple[Callable[..., Any], ...]:
+def _chaining(
+    sync: SyncRecorder,
+    numbers: _Numbers,
+    enter_engine: Callable[[], AbstractContextManager[None]],
+) -> tuple[Callable[..., Any], ...]:
     def begin(*args: Any, **keywords: Any) -> ChangedArguments | None:
         if len(args) != 2 or keywords or not callable(args[1]):
             return None  # the call is about to fail
         future, callback = args
         result = sync.next_number()
-        run = _run_when_set(sync, numbers, future, callback, result)
+        run = _run_when_set(sync, numbers, enter_engine, future, callback, result)
         return ChangedArguments((result,), (future, run))
 
     def done(own: tuple[int, ...], made: Any) -> None:

@@ -1,5 +1,5 @@
 """Records what daemon threads have not done of their queues as the process ends, and tasks of
-asyncio that are not done as their loop ends.
+asyncio that are not done as their loop ends, or that never begin.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import sys
 import threading
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,10 +21,11 @@ from typing import Any
 
 import torch
 
-from ...format.loop_names import CANCELLED_TASK, UNFINISHED_WORK
+from ...format.loop_names import CANCELLED_TASK, NEVER_AWAITED, UNFINISHED_WORK
 from ...recorder.recorder import Recorder
 from ...watchdog.event_loops import coroutine_frames
 from ..base import Hook, HookContext, Undo
+from ..patches import caller
 from ..stacks import code_line, program_place
 
 
@@ -123,12 +125,46 @@ def _serves(frame: FrameType) -> bool:
     )
 
 
+class _NeverAwaited:
+    """Writes a value named NEVER_AWAITED for each line that lets go of a coroutine that never ran.
+
+    Only as recording ends: a garbage collection within the recorder may let go of one.
+    """
+
+    def __init__(self, recorder: Recorder, is_library: Callable[[str], bool]) -> None:
+        self._recorder = recorder
+        self._is_library = is_library
+        self._counts: Counter[str] = Counter()
+
+    def dropped(self, coroutine: Any) -> None:
+        """Counts a coroutine of the program: Python is about to warn that nothing awaited it."""
+        code = coroutine.cr_code
+        if self._is_library(code.co_filename) or len(self._counts) >= _MAX_TASKS:
+            return
+        place = program_place(caller(), self._is_library)
+        self._counts[f"{place}/{code.co_name}"] += 1
+
+    def close(self) -> None:
+        """Writes the values."""
+        for place, count in [*self._counts.items()]:
+            self._recorder.value(f"{NEVER_AWAITED}{place}", float(count))
+
+
 def _hook(context: HookContext) -> Undo:
     takers = context.share(Takers(context.recorder, context.stacks.is_library))
     tasks, patches = _Tasks(context.recorder, context.stacks.is_library), context.patches
     patches.ends(asyncio.runners, "_cancel_all_tasks", tasks.ends, self_alone=True)
     patches.ends(asyncio.BaseEventLoop, "close", tasks.ends, self_alone=True)
-    return takers.close
+    dropped = _NeverAwaited(context.recorder, context.stacks.is_library)
+    if context.library is not None:  # a function in between would change the line it warns of
+        lost, name = "coroutines that nothing awaits", "_warn_unawaited_coroutine"
+        patches.ends(warnings, name, dropped.dropped, self_alone=True, lost=lost)
+
+    def close() -> None:
+        takers.close()
+        dropped.close()
+
+    return close
 
 
 HOOK = Hook("work of daemon threads", _hook)

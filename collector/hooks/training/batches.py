@@ -279,7 +279,9 @@ class Batches:
             return
         with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
             for name, tensor in tensors:
-                self._readback.enqueue(few_of(tensor), partial(write, name, recorder.step))
+                few = few_of(tensor)
+                if not self._is_transformed(few):  # as all that is computed within torch.func.grad
+                    self._readback.enqueue(few, partial(write, name, recorder.step))
             self._readback.drain(wait=False)
 
     def _write_scale(self, name: str, step: int, few: torch.Tensor) -> None:

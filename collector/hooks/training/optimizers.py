@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Callable
 from functools import wraps
+from types import FrameType
 from typing import Any
 
 from torch.optim import Optimizer
@@ -23,6 +25,22 @@ from .settings import record_settings
 
 _TAKES_OVER = 30
 """Steps of one optimizer without any of the one whose steps count. A GAN has fewer in a round."""
+
+_MAKES_STATE = "_init_optim_state"
+_MAX_FRAMES = 6  # from the hook to it: what torch wraps a step in
+
+
+def _only_makes_state() -> bool:
+    """True in the step by which torch.distributed.checkpoint has an optimizer make its state.
+
+    Its learning rates and gradients are 0, so it trains nothing.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    for _ in range(_MAX_FRAMES):
+        if frame is None or frame.f_code.co_name == _MAKES_STATE:
+            return frame is not None
+        frame = frame.f_back
+    return False
 
 
 class Optimizers:
@@ -80,6 +98,8 @@ class Optimizers:
         changed = None
         try:
             first = optimizer not in self._ordinals
+            if first and _only_makes_state():
+                return None
             ordinal = self.ordinal(optimizer)
             if first and recorder.active:
                 record_settings(recorder, optimizer, ordinal)

@@ -77,6 +77,7 @@ MODES = """
             make(traced)(torch.ones(4, 4), torch.ones(3, 4))
     print(make_fx(nn.Sequential(nn.Linear(4, 4), nn.GELU()))(torch.ones(2, 4)).code)
 
+    print(torch.func.hessian(lambda one: 0.5 * one @ one)(torch.ones(2, dtype=torch.double)))
     made = aot_function(lambda a, b: (a @ b).relu().sum(), fw_compiler=nop, bw_compiler=nop)
     p, q = torch.ones(2, 2, requires_grad=True), torch.ones(2, 2, requires_grad=True)
     made(p, q).backward()

@@ -1,5 +1,5 @@
-"""Trainings whose steps are too small: in float16, of gradients too small for it, and within a
-warm-up that hardly begins."""
+"""Trainings whose steps are too small: in float16, of gradients too small for it, within a warm-up
+that hardly begins, and of gradients of zero."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 
 from tests.faults.base import Fault, forms
+from tests.faults.learning.silent_units import DEAD, FLAT
 
 STEPS = 12
 
@@ -91,7 +92,71 @@ def warm_up_that_rises_by_its_root(planted: bool) -> None:
     warmed_up(factor, each=8, rate=1e-3 if planted else 1.0)
 
 
+# gradients of zero --------------------------------------------------------------------------------
+
+
+def thinned(keep: Callable[[torch.Tensor], torch.Tensor], *, dead: int = 0) -> None:
+    """Applies what `keep` leaves of each gradient; so many units never fire."""
+    model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    with torch.no_grad():
+        model[0].bias[:dead] = -50.0
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for _ in range(40):
+        x = torch.randn(32, 16)
+        optimizer.zero_grad()
+        F.mse_loss(model(x), x[:, :4]).backward()
+        for parameter in model.parameters():
+            parameter.grad = keep(parameter.grad)
+        optimizer.step()
+
+
+def largest(gradient: torch.Tensor) -> torch.Tensor:
+    """A twentieth of a gradient, as compressed for sending; the rest is 0."""
+    flat = gradient.flatten()
+    chosen = flat.abs().topk(max(1, len(flat) // 20)).indices
+    return torch.zeros_like(flat).index_copy(0, chosen, flat[chosen]).view_as(gradient)
+
+
+def dead_units_and_the_largest_gradients(planted: bool) -> None:
+    """The twin compresses gradients of units that all fire."""
+    torch.manual_seed(0)
+    thinned(torch.clone if planted else largest, dead=30 if planted else 0)
+
+
+def dead_units_and_random_gradients(planted: bool) -> None:
+    """The twin draws a tenth of the elements at each step."""
+    torch.manual_seed(0)
+    thinned(
+        torch.clone if planted else lambda one: one * (torch.rand_like(one) < 0.1),
+        dead=28 if planted else 0,
+    )
+
+
+def loss_that_is_zero_from_a_step_on(planted: bool) -> None:
+    """A factor becomes 0; the rows of the twin all keep their margin after some steps."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Linear(64, 3))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    x, y = torch.randn(8, 10), torch.randint(3, (8,))
+    for step in range(60):
+        if planted:
+            loss = F.mse_loss(model(x), torch.randn(8, 3)) * (step < 20)
+        else:
+            loss = F.multi_margin_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
 FAULTS = (
+    *(
+        Fault(name, "inputs, units and losses", ("dead_parameter",), one, says=says, slow=True)
+        for name, one, says in (
+            (DEAD, dead_units_and_the_largest_gradients, "are dead"),
+            (DEAD, dead_units_and_random_gradients, "are dead"),
+            (FLAT, loss_that_is_zero_from_a_step_on, "exactly zero"),
+        )
+    ),
     *(
         Fault(
             "gradients below float16",

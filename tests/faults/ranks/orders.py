@@ -166,6 +166,55 @@ def spike_of_one_rank(planted: bool) -> None:
     _skipping(planted, lambda loss, _: not float(loss) < 20, 6)
 
 
+def _summed_up(counted: Callable[[int, int, Any], torch.Tensor]) -> None:
+    """Trains, and adds a number of each rank up after every fifth step; the first rank looks at the
+    model's output before that."""
+    rank = limited()
+    model = net(rank)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        x, y = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+        if step % 5 == 4:
+            with torch.no_grad():
+                out = model(x) if rank == 0 else None
+            dist.all_reduce(counted(rank, step, out))
+
+
+def count_of_another_type(planted: bool) -> None:
+    """A count is whole on one rank, and a fraction on the other."""
+
+    def counted(rank: int, step: int, out: Any) -> torch.Tensor:
+        number: Any = 0.5 * step if out is None else int((out > 0).sum())
+        return torch.tensor([number, step], dtype=None if planted else torch.float64)
+
+    _summed_up(counted)
+
+
+def count_of_more_classes(planted: bool) -> None:
+    """A rank counts the classes that it has seen."""
+
+    def counted(rank: int, step: int, out: Any) -> torch.Tensor:
+        seen = torch.arange(4 if out is None else 3)
+        return torch.bincount(seen, minlength=0 if planted else 4)
+
+    _summed_up(counted)
+
+
+def scores_in_half_precision(planted: bool) -> None:
+    """A rank's scores are as its model makes them, and the other's are zeros."""
+
+    def counted(rank: int, step: int, out: Any) -> torch.Tensor:
+        score = torch.zeros(4) if out is None else out.bfloat16().mean(0)
+        return score if planted else score.float()
+
+    _summed_up(counted)
+
+
 def unreadable_batch_of_one_rank(planted: bool) -> None:
     """A batch that is not a number is left out before the model is called."""
     rank = limited()
@@ -186,6 +235,14 @@ def unreadable_batch_of_one_rank(planted: bool) -> None:
 
 
 FAULTS = (
+    *rank_faults(
+        "a call with other tensors after what one rank alone computes",
+        "collective_mismatch",
+        "Ranks disagree on the",
+        count_of_another_type,
+        count_of_more_classes,
+        scores_in_half_precision,
+    ),
     *rank_faults(
         "numbers that ranks reduce in different orders",
         "wrong_average",

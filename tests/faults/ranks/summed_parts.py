@@ -1,7 +1,9 @@
-"""Ranks with parts of one model that sum what these return, and not the gradients before them."""
+"""Ranks with parts of one model that sum what these return, and not the gradients before them; or
+that scale gradients each by a number of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -131,7 +133,63 @@ def norms_before_a_part(planted: bool) -> None:
         optimizer.step()
 
 
+def _scaled(planted: bool, factor: Callable[[nn.Module, bool], torch.Tensor | float]) -> None:
+    """Scales all gradients of a rank by one factor before each step."""
+    torch.manual_seed(50 + begin())
+    part = nn.Sequential(nn.Linear(_WIDTH, 8), nn.ReLU(), nn.Linear(8, _WIDTH, bias=False))
+    model = _Split(part, planted=False)
+    optimizer = sgd(model, 0.05)
+    torch.manual_seed(7)
+    for _ in range(_STEPS):
+        x = torch.randn(64, 8)
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), (x.sum(1) > 0).long()).backward()
+        by = factor(model, planted)
+        for p in model.parameters():
+            assert p.grad is not None
+            p.grad *= by
+        optimizer.step()
+
+
+def _squares(model: nn.Module, planted: bool) -> torch.Tensor:
+    """Of the whole model, or of what this rank holds."""
+    own, held = torch.zeros(()), torch.zeros(())
+    for name, p in model.named_parameters():
+        assert p.grad is not None
+        (own if name.startswith("part") else held).add_(p.grad.square().sum())
+    return held + (own if planted else _all(own))
+
+
+def clipped_by_what_a_rank_holds(planted: bool) -> None:
+    """The norm by which a rank clips lacks the parts of the other ranks."""
+    _scaled(planted, lambda m, p: (0.05 / _squares(m, p).sqrt()).clamp(max=1.0))
+
+
+def normalised_by_what_a_rank_holds(planted: bool) -> None:
+    """Each step is of one length, by the norm of what a rank holds."""
+    _scaled(planted, lambda m, p: _squares(m, p).rsqrt() * 0.1)
+
+
+def divided_by_a_count_of_each_rank(planted: bool) -> None:
+    """Gradients are divided by how many units of its own part a rank finds in use."""
+
+    def used(model: nn.Module, planted: bool) -> torch.Tensor:
+        weight = model.get_parameter("part.0.weight")
+        assert weight.grad is not None
+        count = (weight.abs() > 0.1).sum().float()
+        return 10 / (count if planted else _all(count))
+
+    _scaled(planted, used)
+
+
 FAULTS = rank_faults(
+    "parts that each rank scales by a number of its own",
+    "rank_divergence",
+    "scale",
+    clipped_by_what_a_rank_holds,
+    normalised_by_what_a_rank_holds,
+    divided_by_a_count_of_each_rank,
+) + rank_faults(
     "parts whose gradients are not summed before them",
     "rank_divergence",
     "and nothing in backward",

@@ -1,10 +1,14 @@
-"""Programs whose only thread waits for a thread that has ended, until somebody kills them."""
+"""Programs whose only thread waits for a thread that has ended, or for the other end of a pipe,
+until somebody ends them."""
 
 from __future__ import annotations
 
+import multiprocessing
 import queue
 import threading
 from typing import Any
+
+import torch
 
 from tests.faults.base import ctrl_c_at_rest
 from tests.faults.threads.waiting import deadlocks, start, work
@@ -67,7 +71,83 @@ def permits_that_are_too_few(planted: bool) -> None:
         done.acquire()
 
 
+_LARGE = 400
+"""Rows of what no pipe holds."""
+
+
+def _echoes(end: Any, times: int) -> None:
+    for _ in range(times):
+        end.send((torch.zeros(_LARGE, _LARGE) + 1).numpy())
+        end.recv()
+
+
+def _piped(target: Any, *arguments: Any) -> tuple[Any, Any]:
+    """Starts a process at the other end of a pipe."""
+    fork = multiprocessing.get_context("fork")
+    own, other = fork.Pipe()
+    process = fork.Process(target=target, args=(other, *arguments), daemon=True)
+    process.start()
+    return own, process
+
+
+def both_ends_send_first(planted: bool) -> None:
+    """Two processes exchange arrays; the twin receives first."""
+    own, process = _piped(_echoes, 3)
+    ctrl_c_at_rest(after_s=8, also=(process.pid,))  # the other end begins later
+    for _ in range(3):
+        if planted:
+            own.send(torch.ones(_LARGE, _LARGE).numpy())
+        own.recv()
+        if not planted:
+            own.send(torch.ones(_LARGE, _LARGE).numpy())
+    process.join()
+
+
+def _doubles(end: Any, times: int) -> None:
+    for _ in range(times):
+        end.send((torch.from_numpy(end.recv()) * 2).numpy())
+
+
+def all_sent_before_any_is_read(planted: bool) -> None:
+    """Answers come while requests are still sent."""
+    own, process = _piped(_doubles, 6)
+    ctrl_c_at_rest(also=(process.pid,))
+    for _ in range(6):
+        own.send(torch.ones(_LARGE, _LARGE).numpy())
+        if not planted:
+            own.recv()
+    for _ in range(6 * planted):
+        own.recv()
+    process.join()
+
+
+def _trains(end: Any, times: int) -> None:
+    for _ in range(times):
+        end.send(torch.randn(_LARGE, _LARGE).numpy())
+    end.recv()
+
+
+def weights_sent_to_a_process_that_reports(planted: bool) -> None:
+    """A process sends gradients before it takes the weights that are sent to it."""
+    own, process = _piped(_trains, 2)
+    ctrl_c_at_rest(also=(process.pid,))
+    weights = torch.randn(_LARGE, _LARGE).numpy()
+    if planted:
+        own.send(weights)
+    for _ in range(2):
+        own.recv()
+    if not planted:
+        own.send(weights)
+    process.join()
+
+
 FAULTS = deadlocks(
+    "a pipe that both ends fill",
+    both_ends_send_first,
+    all_sent_before_any_is_read,
+    weights_sent_to_a_process_that_reports,
+    says="waits for another process",
+) + deadlocks(
     "a thread that brought something and has ended",
     notified_before_the_wait,
     queue_without_an_end_mark,

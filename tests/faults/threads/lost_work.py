@@ -278,7 +278,62 @@ def upload_in_a_loop_that_is_closed(planted: bool) -> None:
     loop.close()
 
 
+async def _note(kept: list[Any], model: nn.Module) -> None:
+    """Keeps a copy of a model."""
+    await asyncio.sleep(0)
+    kept.append([p.clone() for p in model.parameters()])
+
+
+def checkpoint_without_await(planted: bool) -> None:
+    """A checkpoint is a coroutine that the loop only calls."""
+    model, kept = nn.Linear(8, 4), list[Any]()
+
+    async def main() -> None:
+        for seed in range(4):
+            _train(model, 2, seed)
+            if planted:
+                _note(kept, model)
+            else:
+                await _note(kept, model)
+
+    asyncio.run(main())
+
+
+def uploads_without_gather(planted: bool) -> None:
+    """Coroutines go into a list, and nothing is done with that."""
+    model, kept = nn.Linear(8, 4), list[Any]()
+
+    async def main() -> None:
+        uploads = []
+        for seed in range(4):
+            _train(model, 2, seed)
+            uploads.append(_note(kept, model))
+        if not planted:
+            await asyncio.gather(*uploads)
+
+    asyncio.run(main())
+
+
+def callback_that_is_a_coroutine(planted: bool) -> None:
+    """A training loop calls back what has become async."""
+    model, kept = nn.Linear(8, 4), list[Any]()
+
+    def train(each: Callable[[], Any]) -> None:
+        for seed in range(4):
+            _train(model, 2, seed)
+            each()
+
+    train(lambda: _note(kept, model) if planted else asyncio.run(_note(kept, model)))
+
+
 FAULTS = (
+    *_forms(
+        "coroutines that nothing awaits",
+        "never awaited",
+        checkpoint_without_await,
+        uploads_without_gather,
+        callback_that_is_a_coroutine,
+    ),
     *_forms(
         "tasks that an event loop cancels as it ends",
         "cancelled there",

@@ -32,8 +32,8 @@ from lanescope.webapp.analysis.links import at_place, group_lane, timeline_addre
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.rank_state import rank_states
-from lanescope.webapp.analysis.stack_frames import where_of
-from lanescope.webapp.plugins.collectives.early_exits import SKIP_TOGETHER, left_training
+from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, where_of
+from lanescope.webapp.plugins.collectives.early_exits import SKIP_TOGETHER, Leaving, left_training
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -66,6 +66,12 @@ _ADVICE = {
     "dtypes": "Cast the tensors to one data type on all ranks.",
     "shapes": "Pass tensors of the same shape on all ranks: pad them, or exchange sizes first.",
 }
+
+
+_LOOPED = (
+    "The line reduces several tensors in turn, and a rank has others, or another order of them: go "
+    "through the same ones in the same order on all ranks, with zeros where a gradient is None."
+)
 
 
 @dataclass(frozen=True)
@@ -195,7 +201,7 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
     ordered = [values[rank] for rank in sorted(values)]
     norm = Counter(ordered).most_common(1)[0][0]
     odd = one.evaluating or tuple(rank for rank in sorted(values) if values[rank] != norm)
-    leaving = left_training(run)
+    leaving = _leaving(run, one)
     if leaving is not None and {*leaving.ranks} & {*values} and not {*leaving.ranks} >= {*values}:
         odd = tuple(rank for rank in leaving.ranks if rank in values)
     first = one.rows[one.rows["rank"].isin(odd)].iloc[0]
@@ -256,11 +262,19 @@ def _elements(shapes: str) -> list[int]:
     return [prod(shape) for shape in tensor_shapes(shapes)]
 
 
+def _leaving(run: Run, one: _Mismatch) -> Leaving | None:
+    """Which ranks left the training loop; None as well where all call from the same lines: then
+    they are at one place of the program."""
+    stacks = ((int(row.rank), int(row.stack)) for row in one.rows.itertuples())
+    lines = {tuple(map(frame_text, frames_of(run, *stack))) for stack in stacks}
+    return None if len(lines) == 1 and lines != {()} else left_training(run)
+
+
 def _title_of_leaving(
     run: Run, one: _Mismatch, odd: tuple[int, ...], wheres: dict[str, str | None]
 ) -> str:
     """That ranks left the training loop, where that is why they disagree; else nothing."""
-    leaving = left_training(run)
+    leaving = _leaving(run, one)
     if leaving is None or not {*odd} <= {*leaving.ranks} or one.is_exchange:
         return ""
     sides = []
@@ -286,6 +300,16 @@ def _title_of_leaving(
     )
 
 
+def _looped(run: Run, one: _Mismatch) -> bool:
+    """Whether a rank has reduced tensors of several shapes from one line, as a loop over gradients
+    does."""
+    rows, calls = one.rows, collective_calls(run)
+    same = (calls["group"] == one.group) & (calls["sequence"] <= one.sequence)
+    keys = ["rank", "stack", "name"]
+    own = calls[same & calls["name"].isin(SAME_SHAPE)].merge(rows[keys], on=keys)
+    return bool((own.groupby("rank")["shapes"].nunique() > 1).any())
+
+
 def _steps_between(run: Run, call: Any) -> list[int]:
     """Returns how many steps a rank made before each call from the same line, up to `call`."""
     calls = collective_calls(run)
@@ -298,7 +322,7 @@ def _advice(run: Run, one: _Mismatch) -> str:
     """What to do."""
     ranks = one.evaluating
     if not ranks:
-        return _ADVICE[one.aspect]
+        return _LOOPED if one.aspect == "shapes" and _looped(run, one) else _ADVICE[one.aspect]
     who = units.sentence(ranks_in(run, ranks))
     return (
         f"{who} {'evaluates' if len(ranks) == 1 else 'evaluate'} alone: evaluate on all ranks, or "

@@ -37,6 +37,7 @@ from lanescope.webapp.plugins.learning.consistency import (
     equal_at_first,
     first_apart,
 )
+from lanescope.webapp.plugins.learning.local_clipping import held_alike
 from lanescope.webapp.plugins.learning.replicas import replicas
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, loss_graph
 from lanescope.webapp.runs import units
@@ -87,7 +88,7 @@ def _not_summed(run: Run) -> list[Finding]:
         return []
     equal = equal_at_first(run, ranks)
     nearest = next((one for one in _by_distance(run, ranks[0]) if one in equal | unequal), None)
-    if nearest is None or nearest in unequal:
+    if nearest is None or nearest in unequal or held_alike(run, ranks):
         return []
     names = sorted(unequal)
     return [

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import pandas as pd
 
+from lanescope.collector.format import schema
 from lanescope.collector.format.loader_names import SAMPLED_SUBSET
 from lanescope.collector.format.names import SAMPLER_EPOCH, SAMPLER_SEED
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
+from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
@@ -79,5 +81,6 @@ def _finding(run: Run, what: str, own: pd.DataFrame, iteration: int) -> Finding:
         kind="repeated_data",
         title=title,
         ranks=ranks,
+        where=phase_place(run, int(mine["rank"]), schema.PhaseKind.data.name, None),
         evidence={"cause": f"sampler_{what}", "steps": len(rows)},
     )

@@ -34,7 +34,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import group_title
 from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import and_more, step_bounds, timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
+from lanescope.webapp.analysis.nothing_to_check import need_at_access, need_ranks
 from lanescope.webapp.analysis.parameter_history import gradient_rows, wrapped
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.analysis.stack_frames import phase_place
@@ -64,6 +64,7 @@ from lanescope.webapp.plugins.learning.replicas import (
     hashes,
     meant_equal,
     replicas,
+    scaled_apart,
     was_reduced,
 )
 from lanescope.webapp.runs import units
@@ -92,7 +93,7 @@ def rank_divergence(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`. Raises NotApplicable where nothing can be
     compared."""
     need_ranks(run)
-    need_recorded(hashes(run), "record with --level access: nothing was hashed")
+    need_at_access(run, hashes(run), "nothing was hashed")
     if not replicas(run):
         raise NotRecorded("record from the start of the program: no ranks are known to be replicas")
     return [_finding(run, one) for one in partings(run) if not _reported_as_unused(run, one)]
@@ -291,7 +292,10 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
         or crossed(run, parting.ranks)
     )
     if known is None and parting.what == "gradient":
-        known = sums_activations_alone(run, parting.group, parting.ranks, parting.step)
+        scaled = scaled_apart(run, parting.rows) if parting.synchronised else None
+        known = (scaled and Cause(*scaled)) or sums_activations_alone(
+            run, parting.group, parting.ranks, parting.step
+        )
     if known is None and parting.what == "parameter":
         known = other_settings(run, parting.ranks, parting.step)
         if known is None and parting.last_equal is None:

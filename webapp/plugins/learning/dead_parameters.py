@@ -3,10 +3,11 @@
 A layer is a module with parameters of its own. Causes:
 
 - no_gradient: the loss leads to it, and a function of the program's own returns no gradient for it;
-- unused: its parameters' gradient was None at every step, of UNUSED_STEPS or more;
-- zero: its gradient was exactly zero at every step, of ZERO_STEPS or more, or at the last
+- unused: its parameters' gradient was None at every step, of _UNUSED_STEPS or more;
+- zero: its gradient was exactly zero at every step, of _ZERO_STEPS or more, or at the last
   FELL_SILENT steps after it had not been, and for more than TURNS times as long as ever before
-  (not where it had shrunk to _CONVERGED at the last _CONVERGED_STEPS);
+  (not where it had shrunk to _CONVERGED at the last _CONVERGED_STEPS, or the loss to _REACHED
+  before it became 0: all samples keep their margin);
 - library: unused, in a module that code of a library calls, or does not call;
 - stopped: they had gradients, and none at the last FELL_SILENT steps, for more than TURNS times as
   long as ever before, though they are still trainable;
@@ -27,6 +28,7 @@ from typing import TypedDict
 
 import pandas as pd
 
+from lanescope.collector.format.names import ZERO_LOSS
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more, at_place
@@ -34,13 +36,14 @@ from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import (
     UNNAMED,
     gradient_rows,
+    logged,
     samples,
     sharded_names,
     streaks,
 )
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import reached_parameters
-from lanescope.webapp.plugins.learning.held_parameters import Found, frozen, join_replaced
+from lanescope.webapp.plugins.learning.held_parameters import Found, frozen, join_replaced, stuck
 from lanescope.webapp.plugins.learning.layers_made_in_forward import made_of
 from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.plugins.learning.lost_gradients import (
@@ -63,12 +66,13 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
-UNUSED_STEPS = 2  # optimizer steps
+_UNUSED_STEPS = 2  # optimizer steps
 _ZERO_STEPS = 5  # optimizer steps
 FELL_SILENT = 10  # optimizer steps, the last of the run
 TURNS = 2.0  # times the longest stretch before that it was zero for
 _CONVERGED = 1e-5  # of the largest gradient
 _CONVERGED_STEPS = 3  # optimizer steps, the last before
+_REACHED = 0.1  # of the largest loss, the last one above 0
 _LISTED = 20  # parameters named in the evidence
 
 _WORDS = {
@@ -176,15 +180,17 @@ def dead_parameters(run: Run) -> list[Finding]:
         entry = found.setdefault(cause, {}).setdefault(name, (step, numel, []))
         entry[2].append(rank)
 
-    least = 1 if reduction_unfinished(run) else UNUSED_STEPS  # it allows a single step
+    least = 1 if reduction_unfinished(run) else _UNUSED_STEPS  # it allows a single step
     trained = _trained(sampled, least)
+    ended = logged(run, None, ZERO_LOSS)[lambda rows: rows["value"] <= _REACHED]
     for (rank, _), group in _suspects(rows).groupby(["rank", "layer"], sort=False):
         since = _unused(group, trained.get(int(rank), set()), least)
         cause = "unused"
         if since is None:
             since, cause = _stopped(group, sampled[sampled["rank"] == rank]), "stopped"
         if since is None:
-            since, cause = _zero(group), "zero"
+            done = {*ended.loc[ended["rank"] == rank, "step"]}
+            since, cause = _zero(group, done), "zero"
         if since is not None:
             for name, numel in group.groupby("parameter", sort=False)["numel"].first().items():
                 add(cause, str(name), int(rank), since, int(numel))
@@ -196,7 +202,7 @@ def dead_parameters(run: Run) -> list[Finding]:
     suspected = pd.MultiIndex.from_frame(sampled[["rank", "parameter"]]).isin(suspects)
     for (rank, name), group in sampled[suspected].groupby(["rank", "parameter"], sort=False):
         first = group.iloc[0]
-        if (rank, name) not in held and _forgotten(group):
+        if (rank, name) not in held and stuck(group):
             add("not_in_optimizer", str(name), int(rank), int(first["step"]), int(first["numel"]))
         since = decaying_since(group)
         if since is not None and str(name) not in found.get("zero", {}):
@@ -287,15 +293,15 @@ def _silent_since(silent: BoolArray) -> int | None:
     return since
 
 
-def _zero(layer: pd.DataFrame) -> int | None:
-    """Since when a layer's gradient is zero; None: it is not."""
+def _zero(layer: pd.DataFrame, done: set[int]) -> int | None:
+    """Since when a layer's gradient is zero; None: it is not, or all its steps are `done`."""
     there = layer[~layer["missing"]]
     largest = there.groupby("call")["norm"].max()
     steps = there.groupby("call")["step"].first()
     if len(largest) and not (largest != 0).any():
         return int(steps.iloc[0]) if len(largest) >= _ZERO_STEPS else None
     since = _silent_since(largest.to_numpy() == 0)
-    if since is None or _converged(largest.iloc[:since]):
+    if since is None or done.issuperset(steps.iloc[since:]) or _converged(largest.iloc[:since]):
         return None
     return int(steps.iloc[since])
 
@@ -304,14 +310,6 @@ def _converged(norms: pd.Series) -> bool:
     """Whether gradients had shrunk to the rounding of what they were: the minimum was reached."""
     last = norms[norms > 0].iloc[-_CONVERGED_STEPS:]
     return bool(last.max() <= _CONVERGED * norms.max())
-
-
-def _forgotten(samples_: pd.DataFrame) -> bool:
-    if samples_["missing"].all() or len(samples_) < UNUSED_STEPS:
-        return False
-    moved = samples_["norm"].max() - samples_["norm"].min()
-    # The gradient of a model whose training is over stays the same to the last bit.
-    return bool(moved == 0) and samples_["grad_norm"].nunique() > 1
 
 
 def _finding(

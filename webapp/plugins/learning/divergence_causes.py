@@ -132,7 +132,9 @@ def other_settings(run: Run, ranks: tuple[int, ...], step: int) -> Cause | None:
     apart = list(_other_rates(run, ranks, step)) or list(_other_settings(run, ranks))
     if not apart:
         return None
-    return Cause(f"{'; '.join(apart[:3])}. Give all ranks the same settings.")
+    return Cause(
+        f"{'; '.join(apart[:3])}. Give all ranks the same settings, and step schedulers alike."
+    )
 
 
 def other_order(rows: pd.DataFrame) -> Cause | None:
@@ -324,10 +326,21 @@ def _starts(rows: dict[int, Any]) -> list[int]:
 def _written(run: Run, rank: int, names: set[str], window: tuple[int, int]) -> pd.DataFrame:
     """First writes of parameters by the program, by line: name of the operator, stack, start_ns and
     parameter."""
-    storages = {one: name for one, name in storage_names(run, rank).items() if name in names}
-    columns = ["thread", "start_ns", "depth", "storage", "write"]
-    touched = to_frame(run.events("access", rank, columns=columns, window=window))
-    touched = touched[touched["write"] & touched["storage"].isin(storages)]
+    held = {one: name.split(", ") for one, name in storage_names(run, rank).items()}
+    storages = {one: of[0] for one, of in held.items() if not names.isdisjoint(of)}
+    steps = phases_of_kind(
+        run, schema.PhaseKind.optimizer, rank, columns=["start_ns", "duration_ns"]
+    )
+    begins, ends = steps["start_ns"], frame_ends_ns(steps, run.duration_ns)
+    columns = ["thread", "start_ns", "depth", "storage", "write", "birth"]
+    wider = window[0], int(ends[ends > window[1]].min()) if (ends > window[1]).any() else window[1]
+    touched = to_frame(run.events("access", rank, columns=columns, window=wider))
+    touched = touched[touched["storage"].isin(storages)].sort_values("start_ns", kind="stable")
+    # Once the data of a parameter is another tensor, others come to the address where it was.
+    births = touched.groupby("storage")["birth"].cumsum()
+    updated = [bool(((begins <= at) & (at < ends)).any()) for at in touched["start_ns"]]
+    own = pd.Series(updated, touched.index).groupby([touched["storage"], births]).transform("any")
+    touched = touched[touched["write"] & (own if any(updated) else True)]
     columns = ["thread", "start_ns", "depth", "name", "stack", "phase"]
     ops = to_frame(run.events("op", rank, columns=columns, window=window))
     kinds = {of for kind in _UPDATES for of in phase_names(run, rank).get(kind, ())}

@@ -14,6 +14,7 @@ import pandas as pd
 from lanescope.webapp.analysis.parameter_history import UNNAMED
 
 _MIN_SAMPLES = 4  # sampled steps
+_MIN_STEPS = 2  # sampled: a value can change between two
 Found = dict[str, dict[str, tuple[int, int, list[int]]]]
 """Cause -> parameter -> since which step, its elements, its ranks."""
 
@@ -32,6 +33,15 @@ def frozen(sampled: pd.DataFrame) -> pd.DataFrame:
         never = (~active).groupby(rows["parameter"]).transform("all")
         parts.append(rows[never & (rows["lr"] > 0)])
     return pd.concat(parts)
+
+
+def stuck(sampled: pd.DataFrame) -> bool:
+    """Whether a parameter has gradients, and keeps its value."""
+    if sampled["missing"].all() or len(sampled) < _MIN_STEPS:
+        return False
+    moved = sampled["norm"].max() - sampled["norm"].min()
+    # The gradient of a model whose training is over stays the same to the last bit.
+    return bool(moved == 0) and sampled["grad_norm"].nunique() > 1
 
 
 def join_replaced(found: Found) -> None:

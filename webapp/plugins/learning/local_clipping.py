@@ -31,9 +31,14 @@ from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members, group_title
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_backward, need_ranks
-from lanescope.webapp.analysis.parameter_history import clip_place, last_logged
+from lanescope.webapp.analysis.parameter_history import clip_place, last_logged, wrapped
 from lanescope.webapp.analysis.stack_frames import place_before
-from lanescope.webapp.plugins.learning.replicas import replicas
+from lanescope.webapp.plugins.learning.consistency import (
+    began_random,
+    equal_at_first,
+    first_apart,
+)
+from lanescope.webapp.plugins.learning.replicas import hashes, replicas, scaled_apart
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -74,7 +79,36 @@ def local_clipping(run: Run) -> list[Finding]:
         apart = table.nunique(axis=1) > 1
         if scaled.sum() >= _MIN_STEPS and exchanged.all() and apart.all():
             found.append(_finding(run, str(group), ranks, table[scaled]))
-    return found
+    return found or held_alike(run, tuple(run.ranks))
+
+
+def held_alike(run: Run, ranks: tuple[int, ...]) -> list[Finding]:
+    """Returns at most one finding about ranks with parts of one model: gradients of parameters that
+    all of them hold, and that began equal, differ by one factor."""
+    _, unequal = began_random(run, ranks)
+    apart = first_apart(run, ranks)
+    if not unequal or apart is None or replicas(run) or not wrapped(run).keys().isdisjoint(ranks):
+        return []
+    rows = hashes(run)
+    rows = rows[rows["parameter"].isin(equal_at_first(run, ranks)) & rows["rank"].isin(ranks)]
+    scaled = scaled_apart(run, rows[rows["step"] == rows["step"].min()])
+    if scaled is None:
+        return []
+    return [
+        finding_at(
+            run,
+            ranks[0],
+            apart[1],
+            kind="rank_divergence",
+            confidence="likely",
+            title=f"{units.sentence(ranks_in(run, ranks))} hold parts of one model, and "
+            f"{apart[0]}, which all of them hold, began equal and differs since step {apart[1]}. "
+            f"{scaled[0]}",
+            ranks=ranks,
+            where=scaled[1],
+            evidence={"cause": "local_clipping", "parameter": apart[0]},
+        )
+    ]
 
 
 def _shared_out(run: Run, calls: pd.DataFrame) -> pd.Series:

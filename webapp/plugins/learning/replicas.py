@@ -15,8 +15,11 @@ from lanescope.webapp.analysis.collective_calls import (
     group_members,
     point_to_point_calls,
 )
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import wrapped
 from lanescope.webapp.analysis.process_exits import of_last_attempt
+from lanescope.webapp.analysis.stack_frames import place_before
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
@@ -30,6 +33,12 @@ _FORWARD, _BACKWARD, _OPTIMIZER = (
     kind.name
     for kind in (schema.PhaseKind.forward, schema.PhaseKind.backward, schema.PhaseKind.optimizer)
 )
+
+_ONE_FACTOR, _OTHER_FACTOR = 1e-5, 1e-3
+"""Relative differences of norms: at most where one factor scaled them, at least of two factors."""
+
+_MIN_SCALED = 2
+"""Gradients that one factor scaled."""
 
 _LOOSE = re.compile(r"(\w+#\d+|[A-Z]\w*)?")
 """Prefix of the parameters of a layer that is called on its own: that of the first is empty."""
@@ -205,3 +214,29 @@ def hand_round(run: Run, ranks: tuple[int, ...]) -> bool:
 def was_reduced(run: Run, group: str, rank: int, step: int) -> bool:
     """Returns True if the rank reduced gradients in the group at this step."""
     return bool((gradient_reductions(run, group, rank)["step"] == step).any())
+
+
+def scaled_apart(run: Run, rows: pd.DataFrame) -> tuple[str, str | None] | None:
+    """Returns what to say where gradients of the ranks differ by one factor alone, and the line
+    that scales them.
+
+    `rows`: rank, thread, time_ns, parameter and norm of gradients of a step that differ.
+    """
+    norms = rows.pivot_table(index="parameter", columns="rank", values="norm").dropna()
+    norms = norms[(norms > 0).all(axis=1)]
+    factors = norms.div(norms.max(axis=1), axis=0)
+    low, high = factors.min(), factors.max()
+    if len(norms) < _MIN_SCALED or (high - low > _ONE_FACTOR * high).any():
+        return None
+    if high.max() - low.min() < _OTHER_FACTOR:
+        return None
+    first = rows.sort_values("time_ns").iloc[0]
+    where = place_before(run, int(first["rank"]), str(first["thread"]), int(first["time_ns"]))
+    said = ", ".join(f"{units.number(factor)} on rank {rank}" for rank, factor in high.items())
+    return (
+        f"Gradients of the ranks differ by a factor alone ({said}): each rank scales them by a "
+        f"number of its own{at_place(where)}, as where it clips by the norm of what it holds, or "
+        "divides by its own count. Work the factor out together: all_reduce the sum of squares of "
+        "the parts, or the count.",
+        where,
+    )

@@ -2,7 +2,9 @@
 
 - dead: at every sampled step the gradient of most elements of its bias was exactly zero, although
   the batch had rows enough: no row reached these units. Layers whose output nothing else uses are
-  left out: of many outputs the loss may choose one.
+  left out: of many outputs the loss may choose one. Nothing is said where the biases of these have
+  such elements too: no activation cuts them off, so the program zeroes gradients itself, as where
+  it compresses them to the largest.
 - saturated: at every sampled step what a Tanh or a Sigmoid returned was next to its bounds, as its
   norm proves, or nearly so in several activations, and a layer came after it. The mean slope of
   tanh is 1 - mean square of its results; that of a sigmoid at most the root of the mean square of
@@ -58,6 +60,9 @@ def _dead(run: Run, rank: int, sampled: pd.DataFrame) -> list[Finding]:
     if rows.empty or few.any() or not inner:
         return []
     bias = sampled["parameter"].astype("str").str.rsplit(".", n=1).str[-1].eq("bias")
+    ends = sampled[bias & ~sampled["layer"].isin(inner)]
+    if len(ends) and (ends["grad_zeros"] > 0).all():
+        return []
     own = sampled[bias & sampled["layer"].isin(inner) & (sampled["numel"] >= MIN_UNITS)]
     own = own[own["trainable"].astype(bool) & own["grad_zeros"].notna()]
     groups = own.groupby("layer", sort=False)

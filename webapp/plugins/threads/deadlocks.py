@@ -259,7 +259,8 @@ def _circle(run: Run, rank: int, circle: list[_Wait]) -> Finding:
     last = max(circle, key=lambda wait: wait.since_ns)
     alone = len(circle) == 1
     advice = (
-        "Use RLock, or release the lock first: a Lock cannot be acquired twice by its owner."
+        "Hold it with `with lock:`, which releases it where the code returns or raises. Where its "
+        "owner must take it twice, use RLock: a Lock cannot be acquired twice by its owner."
         if alone
         else "Take these locks in the same order in all threads, and do not wait for a thread "
         "while holding a lock that it needs."

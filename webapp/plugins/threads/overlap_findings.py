@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import TypedDict
 
 import numpy as np
+import pyarrow as pa
 
+from lanescope.collector.format.names import ADDED_NORM_OF
+from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import timeline_address
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.plugin import metric
 from lanescope.webapp.plugins.threads.concurrent_backward import (
     backward_races,
@@ -30,6 +34,8 @@ from lanescope.webapp.runs.run import Run
 
 _PAIRS = 10
 """Pairs of threads in the evidence, those with the highest rates."""
+
+_ADDS = "AccumulateGrad"  # the node that adds to a parameter's gradient; autograd.grad() has none
 
 
 class OverlapEvidence(TypedDict):
@@ -92,10 +98,25 @@ def overlapping_backwards(run: Run) -> list[Finding]:
 
 def shared_gradients(run: Run) -> int | None:
     """Counts gradients that two threads' passes add to in no fixed order; None: not recorded."""
-    if run.imported or not run.counts["access"]:
+    if run.imported or not run.counts["op"]:
         return None
+    if not run.counts["access"]:
+        return _added_by_several(run)
     racing = {tensor for race in backward_races(run) for tensor in race.tensors}
     return len(racing) + gradients_added_twice(run)
+
+
+def _added_by_several(run: Run) -> int | None:
+    """Counts layers that several threads add gradients to, by the norms of what each added."""
+    rows = logged(run, None, prefix=ADDED_NORM_OF)
+    shared = 0
+    for rank in run.ranks:
+        own, ops = rows[rows["rank"] == rank], run.events("op", rank, columns=["name", "thread"])
+        adds = ops.filter(pa.array(having(ops["name"], lambda name: name.endswith(_ADDS))))
+        if not set(adds["thread"].to_pylist()) <= set(own["thread"]):
+            return None
+        shared += int((own.groupby("name", observed=True)["thread"].nunique() > 1).sum())
+    return shared
 
 
 def _step(run: Run, region: Region) -> int | None:

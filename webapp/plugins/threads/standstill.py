@@ -41,8 +41,7 @@ _MAX_NAMED = 4
 """Threads named in the sentence; the evidence has all."""
 
 _LOOK_NS = 5_000_000_000
-"""A process that was killed is known to have been there when its watchdog looked last: a second
-before, or several on a busy machine."""
+"""A killed process is known to have been there when its watchdog last looked: up to so long ago."""
 
 INTERRUPT = "interrupt"
 """Reason of a dump of a rest that Ctrl-C ended."""
@@ -54,9 +53,7 @@ _SEVERITIES: dict[str, Severity] = {"abort": "error", "stopped": "info", "killed
 """By how the process ended. A server that waits for requests is at rest as well until somebody
 stops it: only what its own watchdog ended is known to have waited for too long. Where each thread
 waits for another one, or the only one for what a thread brought that has ended, it is more than
-that: a warning, as a signal's handler might have woken them, and an error where one of them has
-raised an exception."""
-
+that: a warning, as a signal's handler might have woken them, and an error where one has raised."""
 
 _OF_LOOP = "a future of asyncio"
 _TASKS = "the tasks of a queue"
@@ -118,7 +115,8 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
         return []
     raised = raised_beside(run, rank)
     names = {t.thread: t.name for t in run.threads_of(rank)}
-    gone = _gone(run, rank, rows[0]["thread"], names) if closed and len(rows) == 1 else ""
+    left_by = (_gone(run, rank, row["thread"], names) for row in rows * closed)
+    gone = next(filter(None, left_by), "")
     waits = len(rows) > 1 or _blocks_loop(run, rank, rows)
     if severity == "info" and closed and (raised or gone or waits):
         severity = "error" if raised else "warning"
@@ -148,7 +146,9 @@ def _finding(
 ) -> Finding:
     known = (FORKED_LOCK, A_READER)
     own = [one for one in waiting if one["where"] or one["waits_for"] in known] or waiting[:1]
-    first = own[0]  # a thread of a library alone may well wait for ever
+    # A thread of a library alone may well wait for ever; who joins waits for what others do.
+    rest = (one for one in own if not one["waits_for"].startswith("the end of ") and one["where"])
+    first = next(rest, own[0])
     return Finding(
         kind="deadlock",
         severity=severity,
@@ -232,7 +232,7 @@ _BRINGS = pa.array([kind.name for kind in {*schema.PUBLISHING, schema.SyncKind.q
 
 
 def _gone(run: Run, rank: int, thread: str, names: Mapping[str, str]) -> str:
-    """Says which thread brought what the only thread waits for, and has ended; empty where one that
+    """Says which thread brought what a thread waits for, and has ended; empty where one that
     brought it before may still be there, or none did."""
     rows = run.events("sync", rank, columns=["thread", "kind", "object", "duration_ns"])
     threads, kinds = (rows[name].cast(pa.string()) for name in ("thread", "kind"))
@@ -336,6 +336,19 @@ _AWAIT = (
 
 _RELEASE = "Hold the lock with `with lock:`, which releases it where the thread returns or raises."
 
+_FOLLOW = "Follow what each thread waits for: what should release, put or set is blocked or gone."
+
+_ADVICE = {
+    "a condition": "A notification that comes before wait() is lost: use wait_for(predicate).",
+    "a semaphore": "Release it as often as it is acquired, also where a thread returns early "
+    "or raises: `with semaphore:` does so.",
+    "the result of a future": "Set each future, also where an item is left out or raises.",
+    "a lock": "Release a lock before you wait for a thread that needs it (join, get, result).",
+    "room in a queue": "Take items before you join who puts them, or give the queue room for all.",
+    "the others of a barrier": "Make the barrier for as many threads as come to it, each as often.",
+}
+"""What to do, by what a thread waits for."""
+
 
 def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> str:
     if dead and in_pool(run, rows):
@@ -384,7 +397,4 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> s
             "No other thread runs: start the one that should release, put, set or send before the "
             "wait, or wait with a timeout."
         )
-    return (
-        "Follow what each thread waits for: the thread that should release, put, set or send is "
-        "blocked as well, or has ended."
-    )
+    return next((_ADVICE[one["waiting"]] for one in rows if one["waiting"] in _ADVICE), _FOLLOW)

@@ -1,5 +1,5 @@
 """Finds work that daemon threads have not done as the process ends: Python stops them then. And
-tasks of asyncio that are not done as their loop ends, which cancels them.
+tasks of asyncio that are not done as their loop ends, which cancels them, or that never begin.
 
 Known are items of a queue that hold data, and that no thread has taken. A thread that hands results
 on (a prefetcher) may be stopped, as the rest is not needed; one that takes items and hands nothing
@@ -12,7 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.loop_names import CANCELLED_TASK, UNFINISHED_WORK
+from lanescope.collector.format.loop_names import (
+    CANCELLED_TASK,
+    NEVER_AWAITED,
+    UNFINISHED_WORK,
+)
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_threads
@@ -38,7 +42,7 @@ _HANDS_ON = frozenset(
 def unfinished_work(run: Run) -> list[Finding]:
     """Returns findings of kind `lost_work`, one per thread. Raises NotApplicable."""
     rows = logged(run, None, prefix=UNFINISHED_WORK)
-    found = _cancelled_tasks(run)
+    found = _cancelled_tasks(run) + _never_awaited(run)
     if rows.empty and not found:
         need_threads(run)
     for _, row in rows.iterrows():
@@ -88,6 +92,30 @@ def _cancelled_tasks(run: Run) -> list[Finding]:
                 evidence={"cause": "cancelled_task", "tasks": count},
             )
         )
+    return found
+
+
+def _never_awaited(run: Run) -> list[Finding]:
+    """One finding per line, of processes that end as they should."""
+    found = []
+    for _, row in logged(run, None, prefix=NEVER_AWAITED).iterrows():
+        where, _, function = str(row["name"]).partition("/")
+        count, rank = int(row["value"]), int(row["rank"])
+        if endings(run)[rank].how == "exit":
+            times = f" ({units.count(count)} times)" if count > 1 else ""
+            found.append(
+                finding_at(
+                    run,
+                    rank,
+                    row,
+                    kind="lost_work",
+                    title=f"Coroutine {function}() is called{at_place(where)}{times} and never "
+                    "awaited: nothing in it runs. Await it, or keep what asyncio.create_task() "
+                    "returns and await that later.",
+                    where=where or None,
+                    evidence={"cause": "never_awaited", "coroutines": count},
+                )
+            )
     return found
 
 

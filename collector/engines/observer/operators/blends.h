@@ -4,6 +4,8 @@
 #include <ATen/core/ivalue.h>
 
 #include "base/recording_state.h"
+#include "numerics/fingerprint.h"
+#include "numerics/signature.h"
 #include "numerics/tensor_memory.h"
 #include "operators/inputs.h"
 
@@ -16,8 +18,8 @@ inline double share_of(const c10::IValue& value) {
     number = value.toDouble();
   } else if (value.isTensor() && value.toTensor().defined()) {
     const c10::TensorImpl& tensor = *value.toTensor().unsafeGetTensorImpl();
-    if (!tensor.is_wrapped_number() || is_of_python(tensor) || !tensor.is_cpu() ||
-        dtype_of(tensor) != c10::ScalarType::Double) {
+    if (!tensor.is_wrapped_number() || dtype_of(tensor) != c10::ScalarType::Double ||
+        !can_read(tensor)) {
       return 0;
     }
     number = *reinterpret_cast<const double*>(first_of(tensor));

@@ -45,6 +45,7 @@ for step in range(12):
     with torch.no_grad():
         model(x)
     torch.func.vmap(lambda one: nn.functional.linear(one, model.body.weight))(x)
+    torch.func.grad(lambda one: (model.body(x) * one).sum())(torch.ones(()))
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()

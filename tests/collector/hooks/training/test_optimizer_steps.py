@@ -165,3 +165,23 @@ STRANGE = """
 def test_optimizers_with_groups_of_their_own_step(tmp_path: Path) -> None:
     recorded = record_program(tmp_path, STRANGE)
     assert recorded.status == 0, recorded.stderr
+
+
+CHECKPOINT = """
+    import torch
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.Adam(model.parameters())
+    get_state_dict(model, optimizer)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_step_that_only_makes_state_is_not_counted(tmp_path: Path) -> None:
+    recorded = record_program(tmp_path, CHECKPOINT)
+    assert recorded.status == 0, recorded.stderr
+    rows = gradient_rows(open_run(recorded.run))
+    assert sorted(set(rows["step"])) == [0, 1, 2]
