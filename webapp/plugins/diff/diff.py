@@ -31,6 +31,8 @@ from lanescope.webapp.plugins.diff.pairing.roles import by_role
 from lanescope.webapp.plugins.diff.pairing.unpaired import (
     Unpaired,
     compiled_words,
+    own_calls,
+    own_gradients,
     settings_words,
     unpaired_calls,
 )
@@ -173,14 +175,17 @@ def compare(
     layer = _layer(base, run, mode if wanted == "different" else "bitwise")
     stated, said = _stated(base, run, mode, layer)
     first = _first_of_all(values, norms[norms["state"] == wanted], layer, wanted)
+    causes = [*_cause_notes(base, run, first), *own_gradients(norms)]
+    if first is not None and values is None and not world_sizes.shares_differ(base, run):
+        causes += own_calls(base, run, calls, first, [*causes, *said])
     notes = [
-        *_cause_notes(base, run, first),
+        *causes,
         *said,
         *roles,
         *(values.notes if values else [_no_values(base, run)]),
         *_floor_notes(floors),
         *_alone_notes(base, run, alone, names),
-        *(_explained(base, run, norms, values) or loss_notes(base, run, layer, first)),
+        *(_explained(base, run, norms, values) or loss_notes(base, run, layer, first, norms)),
     ]
     return Comparison(
         mode=mode,

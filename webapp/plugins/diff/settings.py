@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.names import (
     BATCH_HASH,
     CLIP_LIMIT,
@@ -193,9 +194,10 @@ def _batches(base: Run, run: Run) -> list[str]:
     # What the first model returns may be what others get.
     model = f"input/{str(inputs.iloc[0]).partition('/')[0]}/" if len(inputs) else "input/"
     given = apart[apart["name"].str.startswith(("loaded/", model))]
-    if given.empty:
+    groups = [one for _, one in given.groupby(["step", "rank"]) if not _beside_training(base, one)]
+    if not groups:
         return []
-    first = given.iloc[0]
+    first = groups[0].iloc[0]
     if first["rows_base"] != first["rows_run"]:
         return [
             f"batches have {first['rows_run']:.0f} sampled rows where the baseline has "
@@ -212,7 +214,33 @@ def _batches(base: Run, run: Run) -> list[str]:
             "baseline, and each process draws random numbers of its own: let the dataset seed "
             "a generator with the index of a sample, or keep num_workers"
         ]
+    if len(inputs) and groups[0]["name"].str.startswith("loaded/").all():
+        return [
+            f"the data differs {since}: the model gets the same inputs, and what is loaded beside "
+            f"them (part {str(first['name']).partition('/')[2]} of a batch) differs: compare the "
+            "labels"
+        ]
+    lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]
+    of = f" has {lengths[1]} samples, {lengths[0]} in the baseline" if None not in lengths else ""
+    if of and lengths[0] != lengths[1]:
+        return [f"the data differs {since}: the first dataset that a DataLoader shuffles{of}"]
     return [f"the data differs {since}: compare the data, its order and the seed"]
+
+
+def _beside_training(base: Run, apart: pd.DataFrame) -> bool:
+    """Whether all parts of a batch differ in a step, and no input of the model: one run alone loads
+    it, as for an evaluation."""
+    first = apart.iloc[0]
+    batches = logged(base, int(first["rank"]), prefix=BATCH_HASH)
+    names = batches.loc[batches["step"] == first["step"], "name"].astype("str")
+    loaded = names.str.startswith("loaded/")
+    return bool(names.str.startswith("input/").any() and set(apart["name"]) == set(names[loaded]))
+
+
+def _length_of_data(run: Run, rank: int) -> str | None:
+    """Returns the length of the dataset of the first DataLoader that shuffles."""
+    names = logged(run, rank, prefix=LOADER_ORDER).sort_values("time_ns")["name"]
+    return str(names.iloc[0]).rpartition("/")[2] if len(names) else None
 
 
 def _loader_workers(run: Run) -> int:

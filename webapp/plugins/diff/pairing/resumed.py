@@ -15,10 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import FRESH_OPTIMIZER
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.collector.format.steps import Steps
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.placed_rows import PlacedRows
 from lanescope.webapp.runs.run import Run
 
@@ -116,6 +119,13 @@ def other_update(base: Run, run: Run, rank: int, step: int) -> str | None:
         return None
     if known[step + 1] == own[step + 1]:
         return None
+    fresh = logged(run, rank, prefix=FRESH_OPTIMIZER)
+    if len(fresh):
+        where, kind, _ = str(fresh["name"].iloc[0]).split("/", 2)
+        return (
+            f"{LOST} all of the update of step {step}: {kind} begins without the state that the "
+            f"file loaded{units.printable(at_place(where))} holds; call optimizer.load_state_dict()"
+        )
     return (
         f"{LOST} all of the update of step {step}: its gradients are those of the baseline, the "
         "next ones are not; compare the optimizer's state, the learning rate, and the data after "
