@@ -26,7 +26,7 @@ from lanescope.webapp.plugins.diff.initial_differences import (
 from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
 from lanescope.webapp.plugins.diff.pairing.rebuilt import rebuilt
 from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
-from lanescope.webapp.plugins.diff.pairing.resumed import continued, resumed_notes
+from lanescope.webapp.plugins.diff.pairing.resumed import continued, later_start, resumed_notes
 from lanescope.webapp.plugins.diff.pairing.roles import by_role
 from lanescope.webapp.plugins.diff.pairing.unpaired import (
     Unpaired,
@@ -176,7 +176,8 @@ def compare(
     stated, said = _stated(base, run, mode, layer)
     first = _first_of_all(values, norms[norms["state"] == wanted], layer, wanted)
     causes = [*_cause_notes(base, run, first), *own_gradients(norms)]
-    if first is not None and values is None and not world_sizes.shares_differ(base, run):
+    shared = later_start(base) is not None or world_sizes.shares_differ(base, run)
+    if first is not None and values is None and not shared:
         causes += own_calls(base, run, calls, first, [*causes, *said])
     notes = [
         *causes,

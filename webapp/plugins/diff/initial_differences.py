@@ -269,8 +269,8 @@ def loss_notes(
     if apart < len(states):
         return [
             f"all modules return outputs of the same norm in step {step}, and the gradients of "
-            f"{apart} of {len(states)} parameters differ, the others do not: compare hooks on these "
-            "parameters, terms of the loss that they alone are in, and what changes gradients "
+            f"{apart} of {len(states)} parameters differ, the others do not: compare hooks on "
+            "these parameters, terms of the loss that they alone are in, and what changes gradients "
             "after backward"
         ]
     places = [_loss_place(one, rank, step) for one in (run, base)]

@@ -198,15 +198,18 @@ def _batches(base: Run, run: Run) -> list[str]:
     if not groups:
         return []
     first = groups[0].iloc[0]
-    if first["rows_base"] != first["rows_run"]:
-        return [
-            f"batches have {first['rows_run']:.0f} sampled rows where the baseline has "
-            f"{first['rows_base']:.0f}, since step {int(first['step'])} of rank "
-            f"{int(first['rank'])} at the latest: another batch size, or parts of batches"
-        ]
-    if shares_differ(base, run):  # parts of the same batches
+    rows = first["rows_base"], first["rows_run"]
+    shared = shares_differ(base, run)  # parts of the same batches
+    if shared and rows[0] * base.world_size == rows[1] * run.world_size:
         return []
     since = f"since step {int(first['step'])} of rank {int(first['rank'])} at the latest"
+    if rows[0] != rows[1]:
+        return [
+            f"batches have {rows[1]:.0f} sampled rows where the baseline has {rows[0]:.0f}, "
+            f"{since}: another batch size, or parts of batches"
+        ]
+    if shared:
+        return []
     was, now = (_loader_workers(one) for one in (base, run))
     if was != now:
         return [
@@ -219,6 +222,12 @@ def _batches(base: Run, run: Run) -> list[str]:
             f"the data differs {since}: the model gets the same inputs, and what is loaded beside "
             f"them (part {str(first['name']).partition('/')[2]} of a batch) differs: compare the "
             "labels"
+        ]
+    shapes = [_first_shape(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
+    if None not in shapes and shapes[0] != shapes[1]:
+        return [
+            f"batches have shape {shapes[1]} where the baseline has {shapes[0]}, {since}: another "
+            "batch size, or parts of batches"
         ]
     lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]
     of = f" has {lengths[1]} samples, {lengths[0]} in the baseline" if None not in lengths else ""
@@ -235,6 +244,17 @@ def _beside_training(base: Run, apart: pd.DataFrame) -> bool:
     names = batches.loc[batches["step"] == first["step"], "name"].astype("str")
     loaded = names.str.startswith("loaded/")
     return bool(names.str.startswith("input/").any() and set(apart["name"]) == set(names[loaded]))
+
+
+def _first_shape(run: Run, rank: int, step: int) -> str | None:
+    """Returns the shape of the first tensor that a module works on in a step."""
+    for piece in run.pieces("op", rank, None, ["start_ns", "module", "shapes", "step"]):
+        ops = to_frame(piece).astype({"module": "str"})
+        own = ops[(ops["step"] == step) & (ops["module"].str.len() > 0) & (ops["module"] != "nan")]
+        if len(own):
+            shapes = str(own.sort_values("start_ns")["shapes"].iloc[0])
+            return shapes[: shapes.find("]") + 1] or None
+    return None
 
 
 def _length_of_data(run: Run, rank: int) -> str | None:
