@@ -270,8 +270,8 @@ def loss_notes(
         return [
             f"all modules return outputs of the same norm in step {step}, and the gradients of "
             f"{apart} of {len(states)} parameters differ, the others do not: compare hooks on "
-            "these parameters, terms of the loss that they alone are in, and what changes gradients "
-            "after backward"
+            "these parameters, terms of the loss that they alone are in, and what changes "
+            "gradients after backward"
         ]
     places = [_loss_place(one, rank, step) for one in (run, base)]
     at = f", at {places[0]}" if places[0] else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pandas as pd
 
 from lanescope.collector.format.loader_names import LOADER_ORDER
+from lanescope.collector.format.loop_names import BLEND_FACTOR
 from lanescope.collector.format.names import (
     BATCH_HASH,
     CLIP_LIMIT,
@@ -21,7 +22,9 @@ from lanescope.collector.format.names import (
     SETTINGS,
 )
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.plugins.diff.pairing.resumed import later_start
 from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
 from lanescope.webapp.plugins.diff.values.precision import precision_note
@@ -53,9 +56,30 @@ def settings_notes(base: Run, run: Run) -> list[str]:
         apart += [*_alone(own[0], own[1], "baseline"), *_alone(own[1], own[0], "run")]
         apart += _environment(base, run)
     notes = [f"settings differ: {_listed(apart)}"] if apart else []
+    notes += [] if apart or resumes else _factors(base, run)
     precision = precision_note(base, run)
     notes += [precision] if precision else []
     return [*notes, *_versions(base, run), *_rates(base, run, from_start=resumes)]
+
+
+def _factors(base: Run, run: Run) -> list[str]:
+    """Returns a sentence about the first number that operators multiply or blend tensors with and
+    that differs; none where they do so another number of times."""
+    rank = min(run.ranks)
+    sides = [logged(one, min(one.ranks), BLEND_FACTOR) for one in (base, run)]
+    steps = {*sides[0]["step"]} & {*sides[1]["step"]}
+    sides = [one[one["step"].isin(steps)].sort_values("time_ns") for one in sides]
+    pairs = zip(*(one["value"] for one in sides), strict=False)
+    at = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), None)
+    if at is None or len(sides[0]) != len(sides[1]):
+        return []
+    was, now = (one.iloc[at] for one in sides)
+    place = at_place(place_before(run, rank, str(now["thread"]), int(now["time_ns"]) + 1))
+    return [
+        f"an operator{units.printable(place)} multiplies or blends tensors with "
+        f"{now['value']:.6g}, in the baseline with {was['value']:.6g}: compare decays of moving "
+        "averages and other factors"
+    ]
 
 
 def data_notes(base: Run, run: Run) -> list[str]:

@@ -13,7 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
+from lanescope.webapp.analysis.arrow_columns import (
+    ops_named,
+    phases_of_kind,
+    stack_of,
+    texts_of,
+)
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of
 from lanescope.webapp.runs import units
@@ -120,13 +125,17 @@ def _places(
     run: Run, rank: int, step: int, names: set[str]
 ) -> defaultdict[tuple[str, str], Counter[str]]:
     """Returns how often the lines of a function call an operator, by both names, as outermost ones
-    of a step; in the order of their first calls."""
-    columns = ["start_ns", "name", "depth", "step", "stack"]
+    of a step and outside of optimizers; in the order of their first calls."""
+    columns = ["start_ns", "name", "depth", "step", "stack", "phase"]
+    updates = {
+        *phases_of_kind(run, schema.PhaseKind.optimizer, columns=["start_ns", "name"])["name"]
+    }
     threads = (one.thread for one in run.threads_of(rank))
     parts = [ops_named(run, rank, one, columns, names.__contains__) for one in threads]
     ops = pd.concat(parts).sort_values("start_ns", kind="stable")
     found = defaultdict[tuple[str, str], Counter[str]](Counter)
-    for _, op in ops[(ops["step"] == step) & (ops["depth"] == 0)].iterrows():
+    ops = ops[(ops["step"] == step) & (ops["depth"] == 0) & ~ops["phase"].isin(updates)]
+    for _, op in ops.iterrows():
         for frame in own_frames(run, rank, stack_of(op))[:1]:
             found[str(op["name"]), str(frame["function"])][place_of(frame)] += 1
     return found
