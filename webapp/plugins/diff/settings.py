@@ -6,6 +6,8 @@ that a program keeps to itself.
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
 from lanescope.collector.format.loader_names import LOADER_ORDER
@@ -36,6 +38,7 @@ _CLIPS = {
     CLIP_LIMIT: "max_norm of clip_grad_norm_",
     CLIP_VALUE: "clip_value of clip_grad_value_",
 }
+_GROUP = re.compile(r"(.+), group (\d+), (.+)")
 _OF_LAUNCHERS = ("TORCH_NCCL_ASYNC_ERROR_HANDLING",)
 """Variables that torchrun sets for its workers."""
 
@@ -46,7 +49,10 @@ _LISTED = 6
 def settings_notes(base: Run, run: Run) -> list[str]:
     """Returns sentences about settings that differ, the program's own first, then versions."""
     resumes = later_start(base) is not None
-    own = _settings(base, rates=not resumes), _settings(run, rates=not resumes)
+    own = [_settings(one, rates=not resumes) for one in (base, run)]
+    groups = [_groups(one) for one in own]
+    if groups[0] == groups[1]:  # their order does not matter
+        own = [{name: one[name] for name in one if not _GROUP.match(name)} for one in own]
     apart = [
         f"{_short(name)} {_number(name, own[0][name])} became {_number(name, own[1][name])}"
         for name in own[0]
@@ -63,17 +69,17 @@ def settings_notes(base: Run, run: Run) -> list[str]:
 
 
 def _factors(base: Run, run: Run) -> list[str]:
-    """Returns a sentence about the first number that operators multiply or blend tensors with and
-    that differs; none where they do so another number of times."""
+    """Returns a sentence about the first number of each run that operators multiply or blend
+    tensors with and that those of the other run do not."""
     rank = min(run.ranks)
     sides = [logged(one, min(one.ranks), BLEND_FACTOR) for one in (base, run)]
     steps = {*sides[0]["step"]} & {*sides[1]["step"]}
     sides = [one[one["step"].isin(steps)].sort_values("time_ns") for one in sides]
-    pairs = zip(*(one["value"] for one in sides), strict=False)
-    at = next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), None)
-    if at is None or len(sides[0]) != len(sides[1]):
+    known = [{*one["value"]} for one in sides]
+    alone = [one[~one["value"].isin(known[1 - at])] for at, one in enumerate(sides)]
+    if alone[0].empty or alone[1].empty:
         return []
-    was, now = (one.iloc[at] for one in sides)
+    was, now = (one.iloc[0] for one in alone)
     place = at_place(place_before(run, rank, str(now["thread"]), int(now["time_ns"]) + 1))
     return [
         f"an operator{units.printable(place)} multiplies or blends tensors with "
@@ -85,6 +91,15 @@ def _factors(base: Run, run: Run) -> list[str]:
 def data_notes(base: Run, run: Run) -> list[str]:
     """Returns sentences about batches that differ, by more than the bits of the same numbers."""
     return [] if precision_note(base, run) else _batches(base, run)
+
+
+def _groups(settings: dict[str, float]) -> list[tuple[str, list[tuple[str, float]]]]:
+    """Returns the settings of each group of parameters by its optimizer, in no order of theirs."""
+    found: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for name, value in settings.items():
+        if group := _GROUP.match(name):
+            found.setdefault((group[1], group[2]), []).append((group[3], value))
+    return sorted((of, sorted(one)) for (of, _), one in found.items())
 
 
 def _alone(own: dict[str, float], other: dict[str, float], side: str) -> list[str]:
