@@ -104,9 +104,9 @@ def own_calls(
     names = set(rows.loc[rows["step"] == step, "name"])
     if not names:
         return []
-    sides = [_places(one, rank, step, names) for one in (run, base)]
+    now, was = (_places(one, rank, step, names) for one in (run, base))
     words: list[str] = []
-    for which, own, other in (("run", *sides), ("baseline", *sides[::-1])):
+    for which, own, other in (("run", now, was), ("baseline", was, now)):
         alone = (f"{key[0]} at {place}" for key in own for place in _more(own[key], other[key]))
         words += [f"the {which} alone calls {one}" for one in islice(alone, 1)]
     if not words or any(one.rpartition(" ")[2] in " ".join(said) for one in words):

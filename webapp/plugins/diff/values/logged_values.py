@@ -54,16 +54,16 @@ def batches_differ(base: Run, run: Run) -> pd.DataFrame:
     rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call, rows_base and rows_run
     (how many rows of it were looked at). Callers must not change it.
     """
-    sides = [_with_rows(one) for one in (base, run)]
+    sides = _with_rows(base), _with_rows(run)
     # What one run alone loads beside them, as for an evaluation, shifts the others.
     same = _beside(*sides, (*_KEYS, "value"), ("rows",))
-    left = [_without(one, same, (*_KEYS, "value")) for one in sides]
-    alike = _beside(*left, (*_KEYS, "rows"))
+    was, now = (_without(one, same, (*_KEYS, "value")) for one in sides)
+    alike = _beside(was, now, (*_KEYS, "rows"))
     alike = alike.assign(rows_base=alike["rows"], rows_run=alike["rows"]).drop(columns="rows")
     # Of another number of rows are those of another batch size.
     for pairs in (same, alike):
-        left = [_without(one, pairs, _KEYS) for one in left]
-    others = _beside(*left, values=("value", "rows"))
+        was, now = (_without(one, pairs, _KEYS) for one in (was, now))
+    others = _beside(was, now, values=("value", "rows"))
     apart = pd.concat([one for one in (alike, others) if len(one)] or [alike])
     return apart.sort_values(["step", "rank"], kind="stable", ignore_index=True)
 
