@@ -26,7 +26,7 @@ from lanescope.webapp.plugins.diff.initial_differences import (
 from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
 from lanescope.webapp.plugins.diff.pairing.rebuilt import rebuilt
 from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
-from lanescope.webapp.plugins.diff.pairing.resumed import continued, later_start, resumed_notes
+from lanescope.webapp.plugins.diff.pairing.resumed import continued, resumed_notes
 from lanescope.webapp.plugins.diff.pairing.roles import by_role
 from lanescope.webapp.plugins.diff.pairing.unpaired import (
     Unpaired,
@@ -175,12 +175,8 @@ def compare(
     layer = _layer(base, run, mode if wanted == "different" else "bitwise")
     stated, said = _stated(base, run, mode, layer)
     first = _first_of_all(values, norms[norms["state"] == wanted], layer, wanted)
-    causes = [*_cause_notes(base, run, first), *own_gradients(norms)]
-    shared = later_start(base) is not None or world_sizes.shares_differ(base, run)
-    if first is not None and values is None and not shared:
-        causes += own_calls(base, run, calls, first, [*causes, *said])
     notes = [
-        *causes,
+        *_cause_notes(base, run, first, norms, None if values else calls, said),
         *said,
         *roles,
         *(values.notes if values else [_no_values(base, run)]),
@@ -205,12 +201,27 @@ def compare(
     )
 
 
-def _cause_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]:
-    """Returns what may have made the runs differ; one that resumes draws other numbers anyway."""
+def _cause_notes(
+    base: Run,
+    run: Run,
+    first: dict[str, Any] | None,
+    norms: pd.DataFrame,
+    calls: pd.DataFrame | None,
+    said: list[str],
+) -> list[str]:
+    """Returns what may have made the runs differ; one that resumes draws other numbers anyway.
+
+    `calls` are those of runs without values of operators, `said` the sentences that follow.
+    """
     resumed = resumed_notes(base, run)
     own = [] if resumed else [*draws_notes(base, run, first), *start_notes(base, run)]
     own += [] if resumed else update_notes(base, run)
-    return [*resumed, *settings_notes(base, run), *own, *data_notes(base, run)]
+    found = [*resumed, *settings_notes(base, run), *own, *data_notes(base, run)]
+    found += own_gradients(norms)
+    shared = bool(resumed) or world_sizes.shares_differ(base, run)
+    if first is None or calls is None or shared:
+        return found
+    return [*found, *own_calls(base, run, calls, first, [*found, *said])]
 
 
 def _floors(base: Run, run: Run, noise: Run | None) -> tuple[Floor, Floor] | None:

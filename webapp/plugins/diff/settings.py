@@ -258,9 +258,8 @@ def _batches(base: Run, run: Run) -> list[str]:
         ]
     if len(inputs) and groups[0]["name"].str.startswith("loaded/").all():
         return [
-            f"the data differs {since}: the model gets the same inputs, and what is loaded beside "
-            f"them (part {str(first['name']).partition('/')[2]} of a batch) differs: compare the "
-            "labels"
+            f"the data differs {since}: the model gets the same inputs, but part "
+            f"{str(first['name']).partition('/')[2]} of a batch differs: compare the labels"
         ]
     shapes = [_first_shape(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
     if None not in shapes and shapes[0] != shapes[1]:
