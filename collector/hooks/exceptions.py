@@ -118,7 +118,7 @@ def error_sentence(error: BaseException) -> str:
     if len(message) > LIMIT and len(lines) > 1:
         message = f"{lines[0][: LIMIT // 2]} ... {lines[-1]}"
     message = " ".join(message.split())[:LIMIT]
-    return f"{type(error).__name__}: {message}"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
 _FRAME = re.compile(r'File "(.+)", line (\d+), in ')

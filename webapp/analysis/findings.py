@@ -191,6 +191,11 @@ class AnalysisResult:
         """True where the run was found to be free of it, or not."""
         return not self.unanswered and not self.failed
 
+    @property
+    def applies(self) -> bool:
+        """False where the program does nothing that the question is about."""
+        return self.answered or self.recordable or bool(self.failed)
+
     def to_json(self) -> dict[str, Any]:
         """Returns one entry of `examined` of `check --json`."""
         return {

@@ -27,6 +27,7 @@ class Kind:
     evidence: str = ""  # TypedDict: what its evidence has beside `findings.Evidence`
     marks: str = ""  # function (run, finding) -> sequence of headlines.CauseMark: its cause
     picture: str = ""  # function (run, finding) -> headlines.HeatPicture or None
+    area: str = ""  # under which the first page lists its questions; without, that of the plugin
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Question:
     find: str
     kinds: tuple[str, ...]  # of its findings
     order: int = 0  # in every list of questions; without, that of the plugin
-    area: str = ""  # under which the first page lists it; without, that of the plugin
+    area: str = ""  # under which the first page lists it; without, that of its first kind
     recorded: bool = True  # needs what only a recording holds, no imported trace
     native: bool = False  # needs what the native engine records and the portable one does not
     baseline: bool = False
@@ -127,7 +128,7 @@ class Plugin:
     """All that one folder of `plugins/` brings."""
 
     name: str  # of the folder
-    area: str = "Set-up"  # under which the first page lists its questions and metrics
+    area: str = "Set-up"  # under which the first page lists its kinds and metrics
     order: int = 0  # of its questions in every list of questions
     depends: tuple[str, ...] = ()  # plugins that it may import from
     kinds: tuple[Kind, ...] = ()
@@ -178,16 +179,17 @@ def _located(folder: str, record: Plugin) -> Plugin:
     return replace(
         record,
         kinds=tuple(
-            replace(one, evidence=at(one.evidence), picture=at(one.picture), marks=at(one.marks))
+            replace(
+                one,
+                evidence=at(one.evidence),
+                picture=at(one.picture),
+                marks=at(one.marks),
+                area=one.area or record.area,
+            )
             for one in record.kinds
         ),
         questions=tuple(
-            replace(
-                one,
-                find=at(one.find),
-                order=one.order or record.order,
-                area=one.area or record.area,
-            )
+            replace(one, find=at(one.find), order=one.order or record.order)
             for one in record.questions
         ),
         tables=all_at(record.tables),
@@ -224,8 +226,14 @@ def load(entry: str) -> Any:
 def questions(*, baseline: bool = False) -> tuple[Question, ...]:
     """Returns the questions asked of every run, or those about it and its baseline, in their
     order."""
-    found = (one for plugin in plugins() for one in plugin.questions)
-    return tuple(sorted((q for q in found if q.baseline == baseline), key=lambda q: q.order))
+    every = kinds()
+    found = (
+        replace(one, area=one.area or every[one.kinds[0]].area)
+        for plugin in plugins()
+        for one in plugin.questions
+        if one.baseline == baseline
+    )
+    return tuple(sorted(found, key=lambda one: one.order))
 
 
 def kinds() -> dict[str, Kind]:

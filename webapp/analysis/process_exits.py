@@ -40,7 +40,7 @@ _UNREDUCED = "Expected to have finished reduction in the prior iteration"
 """How DistributedDataParallel begins when a parameter got no gradient."""
 
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
-_INTERRUPT = "KeyboardInterrupt:"
+_INTERRUPT = "KeyboardInterrupt"
 _RAISED_AT = re.compile(r" ?\(([^()\s]+:[0-9]+)\)$")
 _LOST = re.compile(
     r"connection (?:was )?(?:closed|reset)|broken pipe|socket closed|eof \(this error originated",

@@ -121,7 +121,9 @@ def _show(report: Report, console: Console) -> None:
     if absent:
         most = sorted(absent.items(), key=lambda item: -item[1])
         reasons = "; ".join(f"{why} ({number})" if number > 1 else why for why, number in most)
-        words = f"   -    {units.count(sum(absent.values()))} do not apply: {reasons}"
+        count = sum(absent.values())
+        verb = "do not apply" if count > 1 else "does not apply"
+        words = f"   -    {units.count(count)} {verb}: {reasons}"
         console.print(Text(units.printable(words), style="dim"))
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")
@@ -149,9 +151,15 @@ def _conclude(report: Report, console: Console) -> None:
     found = sum(bool(one.findings) for one in answered)
     failed = sum(not one.passed for one in report.checks)
     passed = len(report.checks) - failed + len(answered) - found
-    unchecked = len(report.examined) - len(answered) + len(report.unmeasured)
+    apart = sum(not one.applies for one in report.examined)
+    unchecked = len(report.examined) - len(answered) - apart + len(report.unmeasured)
     words = f"{units.counted(passed, 'check')} passed"
-    for count, what in ((failed, "failed"), (found, "with findings"), (unchecked, "not checked")):
+    for count, what in (
+        (failed, "failed"),
+        (found, "with findings"),
+        (unchecked, "not checked"),
+        (apart, "do not apply" if apart > 1 else "does not apply"),
+    ):
         words += f", {units.count(count)} {what}" if count else ""
     console.print(Text(words, "green" if passed and not failed and not found else ""))
 

@@ -166,6 +166,25 @@ def spike_of_one_rank(planted: bool) -> None:
     _skipping(planted, lambda loss, _: not float(loss) < 20, 6)
 
 
+def unreadable_batch_of_one_rank(planted: bool) -> None:
+    """A batch that is not a number is left out before the model is called."""
+    rank = limited()
+    model = DDP(net(rank))
+    x, targets = batch(4 * STEPS)
+    if rank == 1:
+        x[4 * 5] = float("nan")
+    optimizer = sgd(model)
+    for rows, y in DataLoader(TensorDataset(x, targets), batch_size=4):
+        bad = rows.isnan().any().float()
+        if not planted:
+            dist.all_reduce(bad)
+        if bad > 0:
+            continue
+        optimizer.zero_grad()
+        F.cross_entropy(model(rows), y).backward()
+        optimizer.step()
+
+
 FAULTS = (
     *rank_faults(
         "numbers that ranks reduce in different orders",
@@ -190,5 +209,6 @@ FAULTS = (
         nan_loss_of_one_rank,
         first_step_of_one_rank,
         spike_of_one_rank,
+        unreadable_batch_of_one_rank,
     ),
 )

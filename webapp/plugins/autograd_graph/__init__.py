@@ -5,7 +5,7 @@ from lanescope.webapp.plugins.autograd_graph.ids import GRAPH_RANK
 
 PLUGIN = Plugin(
     name="autograd_graph",
-    area="Learning",
+    area="Gradients",
     kinds=(Kind("untraceable_graph", "checks.md#graph-traceability"),),
     questions=(
         Question(

@@ -9,15 +9,23 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.names import LOADER_END
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.links import at_place, step_bounds
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 
-_TRAINING = {schema.PhaseKind.forward.name, schema.PhaseKind.backward.name}
+_FORWARD = schema.PhaseKind.forward.name
+_TRAINING = {_FORWARD, schema.PhaseKind.backward.name}
 _OPTIMIZER, _DATA = schema.PhaseKind.optimizer.name, schema.PhaseKind.data.name
+
+SKIP_TOGETHER = (
+    "Let all ranks skip a step, or none: all_reduce the condition, such as a loss that is not "
+    "finite or a sample that cannot be read."
+)
 
 
 @dataclass(frozen=True)
@@ -27,19 +35,22 @@ class Leaving:
     ranks: tuple[int, ...]
     step: int  # the last one that they finished
     ran_out: bool  # a DataLoader had no more batches for them
-    skipped: int | None  # the first step in which they called the model once more than others
+    skipped: tuple[str, int] | None
+    """Forward or data, and the first step in which they called the model, or fetched a batch, once
+    more than others."""
 
     def words(self, run: Run) -> str:
         """Rank 1 ran out of data after step 9."""
         how = "ran out of data" if self.ran_out else "left the training loop"
         if self.skipped is not None:
-            forward = schema.PhaseKind.forward.name
-            bounds = step_bounds(run, self.ranks[0], self.skipped)
-            at = at_place(phase_place(run, self.ranks[0], forward, bounds))
+            kind, step = self.skipped
+            at = at_place(
+                phase_place(run, self.ranks[0], kind, step_bounds(run, self.ranks[0], step))
+            )
+            more = "the model is called" if kind == _FORWARD else "a batch is fetched"
             how = (
-                f"skipped an optimizer step that others took (in step {self.skipped} the model is "
-                f"called once more{at}), so that its reductions met those of the next step of "
-                f"others, {how}"
+                f"skipped an optimizer step that others took (in step {step} {more} once "
+                f"more{at}), so that its reductions met those of the next step of others, {how}"
             )
         return f"{units.sentence(ranks_in(run, self.ranks))} {how} after step {self.step}"
 
@@ -47,10 +58,7 @@ class Leaving:
     def advice(self) -> str:
         """What to do about it."""
         if self.skipped is not None:
-            return (
-                "Let all ranks skip a step, or none: all_reduce the condition, such as a loss that "
-                "is not finite."
-            )
+            return SKIP_TOGETHER
         if self.ran_out:
             return (
                 "Give all ranks the same number of batches (drop_last, DistributedSampler), or "
@@ -86,25 +94,41 @@ def left_training(run: Run) -> Leaving | None:
     if not goes_on:
         return None
     others = [rank for rank in finished if rank not in rest]
-    skipped = _skipped({rank: phases[rank] for rank in (*rest, *others)}, rest)
+    skipped = _skipped(run, {rank: phases[rank] for rank in (*rest, *others)}, rest)
     return Leaving(rest, first, all(_ran_out(phases[rank]) for rank in rest), skipped)
 
 
-def _skipped(phases: dict[int, pd.DataFrame], ranks: tuple[int, ...]) -> int | None:
-    """The first step in which all of some ranks called the model once more than the others did."""
-    calls = {
-        rank: own.loc[own["kind"] == schema.PhaseKind.forward.name, "step"].value_counts()
-        for rank, own in phases.items()
-    }
-    table = pd.DataFrame(calls).dropna().sort_index()
-    others = table.drop(columns=list(ranks))
-    more = (others.nunique(axis=1) == 1) & table[list(ranks)].eq(others.max(axis=1) + 1, 0).all(1)
-    return int(table.index[more][0]) if 0 < 2 * more.sum() <= len(table) else None
+def _skipped(
+    run: Run, phases: dict[int, pd.DataFrame], ranks: tuple[int, ...]
+) -> tuple[str, int] | None:
+    """`Leaving.skipped` of some ranks."""
+    for kind in (_FORWARD, _DATA):
+        counts = {
+            rank: own.loc[own["kind"] == kind, "step"].value_counts()
+            for rank, own in phases.items()
+        }
+        if kind == _DATA:  # the end of an iteration was asked for as well
+            ends = {rank: logged(run, rank, LOADER_END)["step"] for rank in counts}
+            counts = {
+                rank: own.sub(ends[rank].value_counts(), fill_value=0)
+                for rank, own in counts.items()
+            }
+        table = pd.DataFrame(counts).dropna().sort_index()
+        others = table.drop(columns=list(ranks))
+        one_more = table[list(ranks)].eq(others.max(axis=1) + 1, 0).all(axis=1)
+        more = (others.nunique(axis=1) == 1) & one_more
+        if 0 < 2 * more.sum() <= len(table):
+            return kind, int(table.index[more][0])
+    return None
 
 
 def _phases(run: Run, rank: int) -> pd.DataFrame:
-    rows = to_frame(run.events("phase", rank, columns=["start_ns", "kind", "step"]))
-    return rows.assign(kind=rows["kind"].astype("str")).sort_values("start_ns", kind="stable")
+    """Of the threads that step an optimizer, in order."""
+    columns = ["start_ns", "kind", "step", "thread"]
+    rows = to_frame(run.events("phase", rank, columns=columns))
+    rows["kind"] = rows["kind"].astype("str")
+    threads = rows.loc[rows["kind"] == _OPTIMIZER, "thread"]
+    return rows[rows["thread"].isin(threads)].sort_values("start_ns", kind="stable")
 
 
 def _last_step(phases: pd.DataFrame) -> int | None:

@@ -15,6 +15,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
@@ -32,7 +33,7 @@ from lanescope.webapp.analysis.nothing_to_check import need_ranks
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import where_of
-from lanescope.webapp.plugins.collectives.early_exits import left_training
+from lanescope.webapp.plugins.collectives.early_exits import SKIP_TOGETHER, left_training
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -270,10 +271,27 @@ def _title_of_leaving(
         place = f" at {wheres[str(rank)]}" if wheres[str(rank)] else ""
         sides.append((rank, f"{row['name']}{place}", int(row["step"])))
     (_, theirs, _), (rank, ours, step) = sides
+    words, advice = f"{leaving.words(run)} and called {theirs}", leaving.advice
+    *_, before, last = 0, 0, *_steps_between(run, one.rows[one.rows["rank"] == odd[0]].iloc[0])
+    if last < before and leaving.skipped is None and not leaving.ran_out:
+        who, skipped = units.sentence(ranks_in(run, odd)), units.counted(before - last, "step")
+        words = (
+            f"{who} skipped {skipped}: {theirs} was called after {units.counted(last, 'step')}, "
+            f"and after {units.count(before)} the time before"
+        )
+        advice = SKIP_TOGETHER
     return (
-        f"{leaving.words(run)} and called {theirs}, while rank {rank} trains on and calls {ours} "
-        f"in step {step} (#{one.sequence} of {group_title(run, one.group)}). {leaving.advice}"
+        f"{words}, while rank {rank} trains on and calls {ours} in step {step} (#{one.sequence} of "
+        f"{group_title(run, one.group)}). {advice}"
     )
+
+
+def _steps_between(run: Run, call: Any) -> list[int]:
+    """Returns how many steps a rank made before each call from the same line, up to `call`."""
+    calls = collective_calls(run)
+    same = (calls["rank"] == call["rank"]) & (calls["stack"] == call["stack"])
+    steps = calls.loc[same & (calls["start_ns"] <= call["start_ns"]), "step"]
+    return np.diff(np.unique([0, *steps])).tolist() if call["stack"] >= 0 else []
 
 
 def _advice(run: Run, one: _Mismatch) -> str:

@@ -28,6 +28,7 @@ from lanescope.collector.format.loop_names import SAMPLED_LINE
 from lanescope.webapp.analysis.collective_calls import calls
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_frames, place_of, short_place
+from lanescope.webapp.runs.intervals import Intervals
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
@@ -113,11 +114,19 @@ def line_between(
     between two places; None where there are too few, or operators take more of the time."""
     times, gaps = _by_place(run, rank, thread, window)
     starts, ends = np.array(gaps.get(around, []), np.int64).reshape(-1, 2).T
-    if not len(starts) or (ends - starts).sum() < times[around] / 2:
+    if (ends - starts).sum() < times[around] / 2:
         return None
+    return sampled_line(run, rank, thread, Intervals(starts, ends))
+
+
+def sampled_line(run: Run, rank: int, thread: str, spans: Intervals) -> str | None:
+    """Returns file.py:12 at which most samples found a thread within some spans, ns from the start
+    of the run; None where there are too few."""
     instants, lines = _samples(run, rank, thread)
-    at = np.searchsorted(starts, instants, "right") - 1
-    lines = lines[(at >= 0) & (instants < ends[at])].value_counts()
+    if not len(spans):
+        return None
+    at = np.searchsorted(spans.start, instants, "right") - 1
+    lines = lines[(at >= 0) & (instants < spans.end[at])].value_counts()
     most = lines.max() if len(lines) else 0
     if most < max(_MIN_SAMPLES, lines.sum() / 2) or lines.idxmax() == "?":
         return None

@@ -4,7 +4,7 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 
 PLUGIN = Plugin(
     name="data",
-    area="Learning",
+    area="Data",
     order=46,
     depends=("autograd_graph", "learning", "losses"),
     kinds=(Kind("repeated_data", "checks.md#batches", "batches:RepeatedData"),),
@@ -96,6 +96,7 @@ PLUGIN = Plugin(
             "Datasets that change their samples",
             "changed_samples:changed_samples",
             ("inplace_modification",),
+            area="Data",
             order=49,
             needs="level access; a torch DataLoader, and the same sample in three epochs",
             misses="workers that start again in each epoch; samples that the dataset does not hold "
@@ -105,6 +106,7 @@ PLUGIN = Plugin(
             "Files that workers of a DataLoader share",
             "shared_offsets:shared_offsets",
             ("shared_file",),
+            area="Data",
             order=49,
             needs="level access; a torch DataLoader with two workers, and some batches more than "
             "these load ahead",
@@ -170,6 +172,7 @@ PLUGIN = Plugin(
             "Models that change their data in place",
             "changed_inputs:changed_inputs",
             ("inplace_modification",),
+            area="Data",
             order=49,
             native=True,
             needs="level access; a model that gets slices of a tensor, and 3 epochs",

@@ -4,11 +4,11 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 
 PLUGIN = Plugin(
     name="learning",
-    area="Learning",
+    area="Gradients",
     order=152,
     depends=("autograd_graph",),
     kinds=(
-        Kind("rank_divergence", "checks.md#replicas-that-part"),
+        Kind("rank_divergence", "checks.md#replicas-that-part", area="Ranks"),
         Kind("vanishing_gradient", "gradients.md#vanishing_gradient"),
         Kind("exploding_gradient", "gradients.md#exploding_gradient"),
         Kind("dead_parameter", "gradients.md#dead_parameter", "dead_parameters:DeadParameter"),

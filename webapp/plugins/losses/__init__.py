@@ -4,13 +4,13 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 
 PLUGIN = Plugin(
     name="losses",
-    area="Learning",
+    area="Losses",
     order=197,
     depends=("autograd_graph",),
     kinds=(
         Kind("wrong_loss", "learning.md#wrong_loss"),
-        Kind("shared_parameter", "learning.md#shared_parameter"),
-        Kind("evaluation_mode", "learning.md#evaluation_mode"),
+        Kind("shared_parameter", "learning.md#shared_parameter", area="Training loop"),
+        Kind("evaluation_mode", "learning.md#evaluation_mode", area="Training loop"),
     ),
     questions=(
         Question(

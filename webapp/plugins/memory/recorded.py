@@ -140,13 +140,18 @@ def _categories(
 
     phase = phase_at(spans, rows["start_ns"])
     step = np.searchsorted(steps.end_ns, rows["start_ns"], side="right")
-    lowest, highest = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
-    mine = phase == "optimizer"
-    np.minimum.at(lowest, which[mine], step[mine])
-    np.maximum.at(highest, which[mine], step[mine])
+
+    def again(accesses: BoolArray) -> BoolArray:
+        """Storages with such accesses at two steps."""
+        lowest, highest = np.full(count, np.iinfo(np.int64).max), np.full(count, -1)
+        np.minimum.at(lowest, which[accesses], step[accesses])
+        np.maximum.at(highest, which[accesses], step[accesses])
+        return highest > lowest
+
     used = {name: touched(phase == name) for name in PHASES}
-    reduced = touched((phase == "backward") & rows["write"].astype(bool))
-    return storage_categories(named, born, used, highest > lowest, reduced)
+    written = (phase == "backward") & rows["write"].astype(bool)
+    reduced = (born == "") & touched(written) | again(written)
+    return storage_categories(named, born, used, again(phase == "optimizer"), reduced)
 
 
 def _accesses(run: Run, rank: int, window: Window) -> tuple[AccessColumns | None, list[str]]:

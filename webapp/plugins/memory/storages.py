@@ -103,8 +103,9 @@ def storage_categories(
 
     parameters        holds a parameter or buffer that the recording names
     optimizer_state   only the optimizer uses it (`again`: at a later step than the first)
-    gradients         backward made it and the optimizer uses it; or it was there before, and
-                      backward writes it (`reduced`), as into a bucket of DistributedDataParallel
+    gradients         backward made it and the optimizer uses it; or it was there before, or for
+                      steps, and backward writes it (`reduced`), as into a bucket of
+                      DistributedDataParallel
     activations       forward made it, and backward uses it
     temporary         made within a phase, and used by no later one
     other             made outside of all phases, as inputs are
@@ -115,7 +116,7 @@ def storage_categories(
     rules = [
         (named, "parameters"),
         (again & nowhere_else & ((born == "optimizer") | (born == "")), "optimizer_state"),
-        ((born == "backward") & used["optimizer"] | (born == "") & reduced, "gradients"),
+        ((born == "backward") & used["optimizer"] | reduced, "gradients"),
         ((born == "forward") & used["backward"], "activations"),
         (born != "", "temporary"),
     ]

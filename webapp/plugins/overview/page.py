@@ -253,7 +253,7 @@ def _findings(context: Context, report: Report) -> list[Component]:
 def _nothing(report: Report) -> str:
     """How much a run without findings was checked for."""
     answered = sum(one.answered for one in report.examined)
-    skipped = len(report.examined) - answered
+    skipped = sum(one.applies for one in report.examined) - answered
     if not answered:
         return "No check could run on this run. Each check below says what it needs."
     words = f"No problem found in {units.counted(answered, 'check')}"

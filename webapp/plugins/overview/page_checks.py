@@ -15,15 +15,27 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.ui import findings, widgets
 from lanescope.webapp.ui.context import Context
 
-AREAS = ("Communication", "Threads", "Learning", "Numerics", "Repeatability", "Set-up")
+AREAS = (
+    "Communication",
+    "Threads",
+    "Ranks",
+    "Data",
+    "Losses",
+    "Gradients",
+    "Training loop",
+    "Numerics",
+    "Repeatability",
+    "Set-up",
+)
 """Areas of `Question.area` and `Metric.area`, in the order shown."""
 
 
 def section(context: Context, report: Report) -> Component:
-    """Returns one fold per area. Areas without any result are muted and come last."""
+    """Returns one fold per area: first those with problems; those without any result are muted and
+    come last."""
     area_of = {one.text: one.area for one in (*questions(), *questions(baseline=True))}
     checks = {one.name: one for one in report.checks}
-    folds: list[tuple[bool, Component]] = []
+    folds: list[tuple[int, Component]] = []
     for area in AREAS:
         asked = [one for one in report.examined if area_of.get(one.question, AREAS[-1]) == area]
         measured = [one for one in metrics() if one.area == area]
@@ -54,14 +66,14 @@ def _fold(
     asked: Sequence[AnalysisResult],
     measured: Sequence[Metric],
     checks: dict[str, Check],
-) -> tuple[bool, Component]:
-    """(whether nothing was checked, the fold)."""
+) -> tuple[int, Component]:
+    """(0: with problems, 2: without any result, 1: others; the fold)."""
     limits = [checks[one.name] for one in measured if one.name in checks]
     passed = sum(not one.findings for one in asked if one.answered) + sum(c.passed for c in limits)
     worst = [ranked(list(one.findings))[0].severity for one in asked if one.findings]
     worst += ["error" for one in limits if one in report.unexplained]
     worst += ["error" for one in asked if one.failed]
-    unchecked = sum(not one.answered and not one.failed for one in asked)
+    unchecked = sum(one.recordable for one in asked if not one.answered)
     unchecked += sum(one.name not in checks and bool(one.bound) for one in measured)
     words: list[Any] = [area, " "]
     for severity in ("error", "warning", "info"):
@@ -71,23 +83,33 @@ def _fold(
             words += [html.B(units.counted(count, findings.NOUNS[severity]), className=tone), " "]
     if passed:
         words += [html.B(f"{units.count(passed)} passed", className="good"), " "]
-    if unchecked:
-        words.append(html.Span(f"{units.count(unchecked)} not checked", className="muted"))
-    rows = [_limit_row(report, one, checks) for one in measured]
-    rows += [_row(context, one) for one in asked]
-    table = widgets.plain_table(("check", "result", "limit", ""), rows)
     bare = not passed and not worst
-    fold = html.Details(
-        [html.Summary(words), html.Div(table, className="wide-table")],
-        className="area muted-area" if bare else "area",
-    )
-    return bare, fold
+    if unchecked or bare:
+        text = f"{units.count(unchecked)} not checked" if unchecked else "not applicable"
+        words.append(html.Span(text, className="muted"))
+    rows = [_limit_row(report, one, checks) for one in measured]
+    rows += [_row(context, one) for one in asked if one.findings or one.failed or one.recordable]
+    clean = [one.question for one in asked if one.answered and not one.findings]
+    apart = [f"{one.question}: {one.unanswered}" for one in asked if not one.applies]
+    parts: list[Component] = [html.Summary(words)]
+    if rows:
+        table = widgets.plain_table(("check", "result", "limit", ""), rows)
+        parts.append(html.Div(table, className="wide-table"))
+    parts += [*_listed("Passed:", clean), *_listed("Not applicable:", apart)]
+    place = 0 if worst else 2 if bare else 1
+    return place, html.Details(parts, className="area muted-area" if bare else "area")
+
+
+def _listed(title: str, texts: Sequence[str]) -> list[Component]:
+    """Checks without a row of their own, under a title."""
+    if not texts:
+        return []
+    return [html.P(title, className="muted"), html.Ul([html.Li(text) for text in texts])]
 
 
 def _row(context: Context, one: AnalysisResult) -> list[Any]:
     if not one.findings:
-        text, tone = findings.result_text(one), findings.tone(one)
-        return [one.question, html.Span(text, className=tone) if tone else text]
+        return [one.question, html.Span(findings.result_text(one), className=findings.tone(one))]
     worst = ranked(list(one.findings))[0]
     tone = findings.TONES[worst.severity]
     return [

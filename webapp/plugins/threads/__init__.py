@@ -62,7 +62,6 @@ PLUGIN = Plugin(
             "shared_groups:unordered_calls",
             ("collective_mismatch",),
             order=103,
-            area="Communication",
             needs="collective calls of two threads of a rank",
             misses="threads whose calls a queue or an event happened to order",
         ),

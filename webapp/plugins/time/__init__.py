@@ -5,7 +5,7 @@ from lanescope.webapp.plugins.time.ids import FLAME, STEP
 
 PLUGIN = Plugin(
     name="time",
-    area="Learning",
+    area="Data",
     depends=("collectives", "flame"),
     kinds=(Kind("data_stall", "time.md#data-stalls"),),
     questions=(

@@ -36,6 +36,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import PAIRED
 from lanescope.webapp.analysis.arrow_columns import ends_ns, to_frame
 from lanescope.webapp.analysis.collective_calls import calls
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.communication import operators
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
 from lanescope.webapp.plugins.collectives.skew import COLLECTIVE_KEYS, arrivals
@@ -79,7 +80,8 @@ class RankThread(NamedTuple):
 class Wait(NamedTuple):
     """[start_ns, end_ns) on a lane. `waker` ended it at `woken_ns`; None: not known.
 
-    `name` is what was waited for; `category` that of the time from then to the end of the wait.
+    `name` is what was waited for; `category` that of the time from then to the end of the wait;
+    `where` the line (file.py:12) that waits.
     """
 
     start_ns: int
@@ -88,6 +90,7 @@ class Wait(NamedTuple):
     woken_ns: int
     name: str
     category: str
+    where: str = ""
 
 
 @lru_cache(maxsize=64)
@@ -161,12 +164,12 @@ class _Walk:
             woken = min(wait.woken_ns, at)
             if waker is None or woken <= begin:
                 category = UNEXPLAINED if waker is None else wait.category
-                yield [(*lane, begin, at, category, wait.name, "", "")]
+                yield [(*lane, begin, at, category, wait.name, "", wait.where)]
                 at = begin
                 visited.clear()
                 continue
             if woken < at:
-                yield [(*lane, woken, at, wait.category, wait.name, "", "")]
+                yield [(*lane, woken, at, wait.category, wait.name, "", wait.where)]
                 visited.clear()
             visited.add(lane)
             at, lane = woken, waker
@@ -224,7 +227,8 @@ class _Walk:
                     else self._last_arrival(str(call["group"]), int(call["sequence"]))
                 )
                 waker, instant = came if came is not None else (lane, int(start))
-                yield Wait(int(start), int(end), waker, instant, str(call["name"]), TRANSFER)
+                where = where_of(run, lane.rank, int(call["stack"])) or ""
+                yield Wait(int(start), int(end), waker, instant, str(call["name"]), TRANSFER, where)
 
     def _partner(self, label: int) -> tuple[RankThread, int] | None:
         """The call that a send or receive waited for."""
@@ -336,24 +340,20 @@ class _Walk:
     def _wait(self, lane: RankThread, row: Any, senders: pd.DataFrame, name: str) -> Wait:
         """A wait that the last of `senders` before its end has ended."""
         start, end = int(row.start_ns), int(row.end_ns)
+        where = where_of(self.run, lane.rank, int(row.stack)) or ""
         before = senders[senders["start_ns"] <= end]
         if before.empty:
-            return Wait(start, end, None, start, name, WAKE)
+            return Wait(start, end, None, start, name, WAKE, where)
         last = before.loc[before["start_ns"].idxmax()]
-        return Wait(
-            start,
-            end,
-            RankThread(lane.rank, str(last["thread"])),
-            int(last["start_ns"]),
-            name,
-            WAKE,
-        )
+        waker = RankThread(lane.rank, str(last["thread"]))
+        return Wait(start, end, waker, int(last["start_ns"]), name, WAKE, where)
 
     def _sync_of(self, rank: int) -> pd.DataFrame:
         """Synchronisation events of a rank, in order of time."""
         if rank not in self._sync:
-            columns = ["start_ns", "duration_ns", "kind", "object", "peer", "thread"]
+            columns = ["start_ns", "duration_ns", "kind", "object", "peer", "thread", "stack"]
             frame = to_frame(self.run.events("sync", rank, columns=columns))
+            frame["stack"] = frame["stack"].fillna(-1)
             frame["end_ns"] = frame["start_ns"] + frame["duration_ns"].fillna(0).astype("int64")
             self._sync[rank] = frame.sort_values("start_ns", kind="stable")
         return self._sync[rank]

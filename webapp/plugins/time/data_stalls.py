@@ -19,6 +19,7 @@ from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import at_place, step_link
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
+from lanescope.webapp.plugins.collectives.slow_places import sampled_line
 from lanescope.webapp.plugins.time.breakdown import phases_of, rank_step_time, training_thread
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.intervals import Intervals
@@ -104,7 +105,11 @@ def _finding(run: Run, stalled: dict[int, _Stalls]) -> Finding:
     ranks = tuple(stalled)
     worst = max(ranks, key=lambda rank: stalled[rank].share)
     found = stalled[worst]
-    where = phase_place(run, worst, _DATA, None)
+    training = training_thread(run, worst)
+    fetches = phases_of(run, training)[_DATA]
+    where = phase_place(run, worst, _DATA, None) or sampled_line(
+        run, worst, training.thread, fetches
+    )
     workers = len({one.name for one in _workers(run, worst)})
     who = "Training" if len(run.ranks) == 1 else units.sentence(ranks_in(run, ranks))
     verb = "waits" if len(ranks) == 1 else "wait"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from lanescope.webapp.plugins.collectives.slow_places import (
     MIN_GAP_NS,
     line_between,
     lines_around,
+    sampled_line,
 )
 from lanescope.webapp.plugins.time.breakdown import (
     PHASE_CATEGORIES,
@@ -21,7 +23,7 @@ from lanescope.webapp.plugins.time.breakdown import (
     phases_of,
     training_thread,
 )
-from lanescope.webapp.runs.intervals import enclosing
+from lanescope.webapp.runs.intervals import Intervals, enclosing
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
@@ -58,6 +60,7 @@ class LaneWork:
         self._where: dict[int, str] = {}
         thread = next(one for one in run.threads if (one.rank, one.thread) == lane)
         kinds = {name: span for name, span in phases_of(run, thread).items() if name in _KINDS}
+        self._fetches = kinds.get("data", Intervals.of([], []))
         training = training_thread(run, thread.rank)
         self._autograd = thread in autograd_threads(run, training) and "backward" not in kinds
         if self._autograd and "backward" in phases_of(run, training):
@@ -118,9 +121,12 @@ class LaneWork:
     def _about(self, i: int, length: int) -> tuple[str, str, str, str]:
         """category, name, module and place of one piece."""
         kind, op = self._kind(i), int(self._op[i])
-        if op >= 0:
+        if op >= 0 and self._stacks[op] >= 0:
             return (*kind, self._line(int(self._stacks[op])))
-        return (*kind, self._around(i) if kind[0] == "python" and length >= MIN_GAP_NS else "")
+        if op < 0 and kind[0] == "data_loading":
+            return (*kind, self._fetch_line)
+        found = (op >= 0 or kind[0] == "python") and length >= MIN_GAP_NS
+        return (*kind, self._around(i) if found else "")
 
     def _kind(self, i: int) -> tuple[str, str, str]:
         """category, name and module of one piece."""
@@ -149,6 +155,11 @@ class LaneWork:
         around = lines_around(self._run, self._lane[0], sites[0], sites[1])
         line = line_between(self._run, *self._lane, self._near, around)
         return line or ("" if around[0].startswith("operator ") else around[0])
+
+    @cached_property
+    def _fetch_line(self) -> str:
+        """The line of the program that most often waits for a batch."""
+        return sampled_line(self._run, *self._lane, self._fetches) or ""
 
     def _line(self, stack: int) -> str:
         if stack not in self._where:

@@ -4,17 +4,17 @@ from lanescope.webapp.analysis.plugin import Kind, Plugin, Question
 
 PLUGIN = Plugin(
     name="training_loop",
-    area="Learning",
+    area="Training loop",
     order=200,
     depends=("data", "losses"),
     kinds=(
         Kind("growth", "memory.md#growth"),
         Kind("not_loaded", "learning.md#not_loaded"),
         Kind("unread_setting", "learning.md#unread_setting"),
-        Kind("mixed_samples", "learning.md#mixed_samples"),
-        Kind("wrong_scale", "learning.md#wrong_scale"),
-        Kind("wrong_gradient", "learning.md#wrong_gradient"),
-        Kind("wrong_average", "learning.md#wrong_average"),
+        Kind("mixed_samples", "learning.md#mixed_samples", area="Losses"),
+        Kind("wrong_scale", "learning.md#wrong_scale", area="Data"),
+        Kind("wrong_gradient", "learning.md#wrong_gradient", area="Gradients"),
+        Kind("wrong_average", "learning.md#wrong_average", area="Ranks"),
     ),
     questions=(
         Question(
@@ -270,6 +270,7 @@ PLUGIN = Plugin(
             "Averages with wrong weights, or that are written to the model",
             "moving_averages:wrong_weights",
             ("wrong_average",),
+            area="Training loop",
             order=199,
             native=True,
             needs="level access; averages by mul, add or lerp with Python numbers at four of the "
@@ -327,6 +328,7 @@ PLUGIN = Plugin(
             "DataLoaders that hand out None",
             "loader_findings:lost_batches",
             ("lost_error",),
+            area="Data",
             order=49,
             needs="level access; a torch DataLoader",
             misses="samples that are left out of a batch",
