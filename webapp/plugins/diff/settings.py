@@ -261,10 +261,10 @@ def _batches(base: Run, run: Run) -> list[str]:
             f"the data differs {since}: the model gets the same inputs, but part "
             f"{str(first['name']).partition('/')[2]} of a batch differs: compare the labels"
         ]
-    shapes = [_first_shape(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
-    if None not in shapes and shapes[0] != shapes[1]:
+    shapes = [_first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
+    if all(shapes) and not {*shapes[0]} & {*shapes[1]}:
         return [
-            f"batches have shape {shapes[1]} where the baseline has {shapes[0]}, {since}: another "
+            f"batches have shape {shapes[1][0]} where the baseline has {shapes[0][0]}, {since}: another "
             "batch size, or parts of batches"
         ]
     lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]
@@ -284,15 +284,17 @@ def _beside_training(base: Run, apart: pd.DataFrame) -> bool:
     return bool(names.str.startswith("input/").any() and set(apart["name"]) == set(names[loaded]))
 
 
-def _first_shape(run: Run, rank: int, step: int) -> str | None:
-    """Returns the shape of the first tensor that a module works on in a step."""
-    for piece in run.pieces("op", rank, None, ["start_ns", "module", "shapes", "step"]):
-        ops = to_frame(piece).astype({"module": "str"})
-        own = ops[(ops["step"] == step) & (ops["module"].str.len() > 0) & (ops["module"] != "nan")]
+def _first_shapes(run: Run, rank: int, step: int) -> list[str]:
+    """Returns the shapes of the first tensor of the first operator in a module, in all its calls of
+    a step, as an evaluation may call it as well."""
+    for piece in run.pieces("op", rank, None, ["start_ns", "name", "module", "shapes", "step"]):
+        ops = to_frame(piece).astype({"module": "str", "shapes": "str"}).sort_values("start_ns")
+        own = ops[(ops["step"] == step) & ~ops["module"].isin(["", "nan", "None"])]
         if len(own):
-            shapes = str(own.sort_values("start_ns")["shapes"].iloc[0])
-            return shapes[: shapes.find("]") + 1] or None
-    return None
+            first = own.iloc[0]
+            same = own[(own["name"] == first["name"]) & (own["module"] == first["module"])]
+            return [one[: one.find("]") + 1] for one in same["shapes"] if "]" in one]
+    return []
 
 
 def _length_of_data(run: Run, rank: int) -> str | None:
