@@ -264,8 +264,8 @@ def _batches(base: Run, run: Run) -> list[str]:
     shapes = [_first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
     if all(shapes) and not {*shapes[0]} & {*shapes[1]}:
         return [
-            f"batches have shape {shapes[1][0]} where the baseline has {shapes[0][0]}, {since}: another "
-            "batch size, or parts of batches"
+            f"batches have shape {shapes[1][0]} where the baseline has {shapes[0][0]}, {since}: "
+            "another batch size, or parts of batches"
         ]
     lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]
     of = f" has {lengths[1]} samples, {lengths[0]} in the baseline" if None not in lengths else ""
