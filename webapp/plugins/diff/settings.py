@@ -62,7 +62,8 @@ def settings_notes(base: Run, run: Run) -> list[str]:
         apart += [*_alone(own[0], own[1], "baseline"), *_alone(own[1], own[0], "run")]
         apart += _environment(base, run)
     notes = [f"settings differ: {_listed(apart)}"] if apart else []
-    notes += [] if apart or resumes else _factors(base, run)
+    # Shares of a batch are weighed by their number.
+    notes += [] if apart or resumes or shares_differ(base, run) else _factors(base, run)
     precision = precision_note(base, run)
     notes += [precision] if precision else []
     return [*notes, *_versions(base, run), *_rates(base, run, from_start=resumes)]
