@@ -9,6 +9,7 @@ import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EVALUATION_MODE, LOADER_BEGUN, TRAINING_MODE
+from lanescope.collector.format.options import LEVELS
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.findings import NotApplicable, NotRecorded
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged, wrapped
@@ -42,6 +43,16 @@ def need_recorded(rows: pd.DataFrame, what_to_do: str) -> pd.DataFrame:
     return rows
 
 
+def need_at_access(run: Run, rows: pd.DataFrame, lacking: str) -> pd.DataFrame:
+    """Returns rows that level access records; raises NotApplicable where there are none.
+
+    A run of a lower level has to be recorded again; of others `lacking` says what they do not do.
+    """
+    if rows.empty and run.manifest["level"] == LEVELS[0]:
+        raise NotRecorded("record with --level access")
+    return need_rows(rows, lacking)
+
+
 def need_steps(run: Run) -> pd.DataFrame:
     """Returns the rows of `gradient_rows`; raises NotApplicable where no optimizer stepped."""
     return need_recorded(gradient_rows(run), "record an optimizer step: the run has no steps")
@@ -61,25 +72,19 @@ def need_backward(run: Run) -> None:
 
 def need_evaluations(run: Run) -> pd.DataFrame:
     """Returns the modes of models that are evaluated; raises NotApplicable where none is."""
-    return need_recorded(
-        logged(run, None, prefix=EVALUATION_MODE),
-        "record an evaluation without gradients, with --level access",
-    )
+    rows = logged(run, None, prefix=EVALUATION_MODE)
+    return need_at_access(run, rows, "no model is called without gradients")
 
 
 def need_models(run: Run) -> pd.DataFrame:
     """Returns the modes of models that are trained; raises NotApplicable where none is."""
-    return need_recorded(
-        logged(run, None, prefix=TRAINING_MODE),
-        "record a training step with --level access: no model was called",
-    )
+    rows = logged(run, None, prefix=TRAINING_MODE)
+    return need_at_access(run, rows, "no model is called with gradients")
 
 
 def need_loader(run: Run) -> None:
     """Raises NotApplicable where no DataLoader was iterated."""
-    need_recorded(
-        logged(run, None, LOADER_BEGUN), "record an iteration over a DataLoader with --level access"
-    )
+    need_at_access(run, logged(run, None, LOADER_BEGUN), "no DataLoader is iterated")
 
 
 def need_ranks(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -92,8 +93,8 @@ def check(
     ctx.exit(1 if failed else 0)
 
 
-_MAX_QUESTIONS = 4
-"""Not checked for one reason, that are named one by one."""
+_MAX_NAMED = 4
+"""Questions not checked for one reason, or reasons, that are named one by one."""
 
 
 def _show(report: Report, console: Console) -> None:
@@ -114,16 +115,14 @@ def _show(report: Report, console: Console) -> None:
         if reason not in recordable:
             absent[reason] = len(questions)
             continue
-        shown, more = questions[:_MAX_QUESTIONS], len(questions) - _MAX_QUESTIONS
-        shown = [*shown, f"and {more} more (--json lists all)"] if more > 1 else questions
-        words = f"   -    not checked ({reason}): {'; '.join(shown)}"
+        words = f"   -    not checked ({reason}): {_some(questions)}"
         console.print(Text(units.printable(words), style="dim"))
     if absent:
         most = sorted(absent.items(), key=lambda item: -item[1])
-        reasons = "; ".join(f"{why} ({number})" if number > 1 else why for why, number in most)
+        reasons = [f"{why} ({number})" if number > 1 else why for why, number in most]
         count = sum(absent.values())
         verb = "do not apply" if count > 1 else "does not apply"
-        words = f"   -    {units.count(count)} {verb}: {reasons}"
+        words = f"   -    {units.count(count)} {verb}: {_some(reasons)}"
         console.print(Text(units.printable(words), style="dim"))
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")
@@ -138,6 +137,12 @@ def _show(report: Report, console: Console) -> None:
     if omitted:
         console.print(Text(f"and {units.count(omitted)} more findings of the same kinds"))
     _conclude(report, console)
+
+
+def _some(texts: Sequence[str]) -> str:
+    more = len(texts) - _MAX_NAMED
+    shown = [*texts[:_MAX_NAMED], f"and {more} more (--json lists all)"] if more > 1 else texts
+    return "; ".join(shown)
 
 
 def value_and_limit(one: Check) -> str:

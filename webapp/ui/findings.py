@@ -87,18 +87,6 @@ def _picture(context: Context, finding: Finding) -> Component | None:
     return None if found is None else pictures.heat(found)
 
 
-def check_list(examined: Sequence[AnalysisResult]) -> Component:
-    """Returns every check of the run, with its result."""
-    rows = [
-        (
-            one.question,
-            html.Span(result_text(one), className=tone(one)),
-        )
-        for one in examined
-    ]
-    return widgets.plain_table(("check", "result"), rows)
-
-
 def tone(one: AnalysisResult) -> str:
     """Returns the class in which the result of a check is written."""
     return "bad" if one.failed else "muted" if one.unanswered else ""

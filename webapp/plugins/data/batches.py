@@ -9,7 +9,7 @@ import pandas as pd
 
 from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.findings import NotRecorded
+from lanescope.webapp.analysis.nothing_to_check import need_at_access
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY
@@ -65,8 +65,9 @@ def batch_samples(run: Run) -> pd.DataFrame:
         of_last_attempt(run, logged(run, None, prefix=prefix))
         for prefix in (BATCH_HASH, BATCH_ROWS)
     )
-    if hashes.empty or len(rows) != len(hashes):
-        raise NotRecorded("record training steps with --level access: no batch was sampled")
+    need_at_access(
+        run, hashes if len(rows) == len(hashes) else rows.iloc[:0], "no batch was sampled"
+    )
     order = ["rank", "thread", "name", "step", "time_ns"]
     both = [frame.sort_values(order, kind="stable", ignore_index=True) for frame in (hashes, rows)]
     frame = both[0].rename(columns={"value": "hash"})

@@ -15,7 +15,7 @@ import pandas as pd
 
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
+from lanescope.webapp.analysis.nothing_to_check import need_at_access, need_ranks
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.learning.replicas import (
     common_hashes,
@@ -32,7 +32,7 @@ _LISTED = 20
 def exchanged_values(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
     need_ranks(run)
-    hashed = need_recorded(hashes(run), "record with --level access: nothing was hashed")
+    hashed = need_at_access(run, hashes(run), "nothing was hashed")
     found = []
     for group, ranks in replicas(run).items():
         rows = hashed[hashed["rank"].isin(ranks) & hashed["param_hash"].notna()]

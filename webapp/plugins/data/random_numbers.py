@@ -27,7 +27,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
+from lanescope.webapp.analysis.nothing_to_check import need_at_access, need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.analysis.stack_frames import first_place
@@ -94,7 +94,7 @@ def _states(run: Run) -> pd.DataFrame:
     """The states of a step, as one value: rank, step, value. Raises NotApplicable."""
     need_ranks(run)
     rows = of_last_attempt(run, logged(run, None, prefix=RANDOM_STATE))
-    need_recorded(rows, "record training steps with --level access: no state was sampled")
+    need_at_access(run, rows, "no model is called with gradients")
     rows = rows.sort_values(["rank", "step", "name"], kind="stable")
     return rows.groupby(["rank", "step"])["value"].agg(tuple).reset_index()
 

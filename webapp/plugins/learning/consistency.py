@@ -34,7 +34,7 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import group_title
 from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import and_more, step_bounds, timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
+from lanescope.webapp.analysis.nothing_to_check import need_at_access, need_ranks
 from lanescope.webapp.analysis.parameter_history import gradient_rows, wrapped
 from lanescope.webapp.analysis.process_exits import reduction_unfinished
 from lanescope.webapp.analysis.stack_frames import phase_place
@@ -92,7 +92,7 @@ def rank_divergence(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`. Raises NotApplicable where nothing can be
     compared."""
     need_ranks(run)
-    need_recorded(hashes(run), "record with --level access: nothing was hashed")
+    need_at_access(run, hashes(run), "nothing was hashed")
     if not replicas(run):
         raise NotRecorded("record from the start of the program: no ranks are known to be replicas")
     return [_finding(run, one) for one in partings(run) if not _reported_as_unused(run, one)]

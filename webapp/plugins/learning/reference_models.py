@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format.loop_names import KEPT_HASH
 from lanescope.webapp.analysis.access_site import accesses_among, storage_names
-from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
-from lanescope.webapp.analysis.nothing_to_check import need_ranks
+from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.nothing_to_check import need_at_access, need_ranks
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.analysis.stack_frames import where_of
@@ -33,8 +33,8 @@ def kept_models(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`, one per model. Raises NotApplicable."""
     need_ranks(run)
     rows = of_last_attempt(run, logged(run, None, prefix=KEPT_HASH))
-    if rows.empty or not replicas(run):
-        raise NotRecorded("record replicas that call a model without gradients")
+    known = rows if replicas(run) else rows.iloc[:0]
+    need_at_access(run, known, "no replica calls a model without gradients")
     models = rows["name"].str.split("/", n=1).str[0]
     classes = models.str.split("#", n=1).str[0]
     rows = rows[models.groupby(classes).transform("nunique") == 1]

@@ -23,7 +23,7 @@ from lanescope.collector.format.names import SAMPLER_EPOCH
 from lanescope.webapp.analysis.collective_calls import calls, collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_ranks, need_recorded
+from lanescope.webapp.analysis.nothing_to_check import need_at_access, need_ranks
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
@@ -42,7 +42,7 @@ _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)
 def unsynchronised(run: Run) -> list[Finding]:
     """Returns findings of kind `rank_divergence`, one per group. Raises NotApplicable."""
     need_ranks(run)
-    need_recorded(hashes(run), "record with --level access: nothing was hashed")
+    need_at_access(run, hashes(run), "nothing was hashed")
     known = [set(ranks) for ranks in replicas(run).values()]
     found: list[Finding] = []
     for group, own in calls(run).groupby("group", sort=True):

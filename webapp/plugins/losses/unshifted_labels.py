@@ -19,8 +19,9 @@ import pandas as pd
 
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of, to_frame
 from lanescope.webapp.analysis.cluster import found_per_rank
-from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, finding_at
 from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import need_accesses
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.loss_graph import SAME_NUMBERS, LossGraph, LossNode, loss_graph
@@ -80,8 +81,9 @@ class _Loss:
 
 
 def _need_losses(run: Run) -> None:
-    if not run.counts["access"] or not texts_of(run, "op", "name").intersection(_LOSSES):
-        raise NotRecorded("record a cross-entropy with --level access and the native engine")
+    need_accesses(run)
+    if not texts_of(run, "op", "name").intersection(_LOSSES):
+        raise NotApplicable("the program computes no cross-entropy")
 
 
 @found_per_rank(_need_losses)

@@ -15,7 +15,7 @@ from lanescope.collector.format import schema
 from lanescope.collector.format.names import LOADER_WORKER
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.findings import Finding, NotRecorded
+from lanescope.webapp.analysis.findings import Finding, NotApplicable, NotRecorded
 from lanescope.webapp.analysis.links import at_place, step_link
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.collectives.devices import talks_on_device
@@ -65,7 +65,7 @@ class _Stalls:
 def data_stalls(run: Run) -> list[Finding]:
     """Returns findings of kind `data_stall`, at most one. Raises NotApplicable."""
     if _DATA not in texts_of(run, "phase", "kind"):
-        raise NotRecorded("record an iteration over a DataLoader")
+        raise NotApplicable("no DataLoader is iterated")
     found = {rank: _stalls(run, rank) for rank in run.ranks}
     if all(one.steps < _MIN_STEPS for one in found.values()):
         raise NotRecorded(f"record {_MIN_STEPS + 1} steps of training")

@@ -141,20 +141,25 @@ class LaneWork:
 
     def _around(self, i: int) -> str:
         """The line of the program at which most of such gaps are, or where they begin."""
-        begin = self._edges[i]
-        known = self._stacks >= 0
-        before = np.flatnonzero(known & (self._start < begin))
-        after = np.flatnonzero(known & (self._start >= begin))
-        if not len(before) or not len(after):
+        rows, latest = self._placed
+        place = int(np.searchsorted(self._start[rows], self._edges[i]))
+        if place in (0, len(rows)):
             return ""
-        ends = self._end[before]
         sites = [
             (int(self._stacks[op]), self._names[op], self._modules[op] or "")
-            for op in (before[np.argmax(ends)], after[0])
+            for op in (latest[place - 1], rows[place])
         ]
         around = lines_around(self._run, self._lane[0], sites[0], sites[1])
         line = line_between(self._run, *self._lane, self._near, around)
         return line or ("" if around[0].startswith("operator ") else around[0])
+
+    @cached_property
+    def _placed(self) -> tuple[Int64Array, Int64Array]:
+        """Operators with a stack, by their start; of those up to each the one that ends last."""
+        rows = np.flatnonzero(self._stacks >= 0)
+        ends = self._end[rows]
+        is_last = ends == np.maximum.accumulate(ends)
+        return rows, rows[np.maximum.accumulate(np.where(is_last, np.arange(len(rows)), 0))]
 
     @cached_property
     def _fetch_line(self) -> str:

@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import having, phases_of_kind, texts_of, to_frame
-from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.forward_ops import BACKWARD
 from lanescope.webapp.analysis.links import at_place, timeline_address
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.nothing_to_check import need_models
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -31,9 +30,7 @@ _LOSS = re.compile(r"aten::(cross_entropy_loss|nll_loss|\w+_loss|kl_div|binary_c
 
 def no_backward(run: Run) -> list[Finding]:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
-    modes = logged(run, None, prefix=TRAINING_MODE)
-    if modes.empty:
-        raise NotRecorded("record calls of a model with gradients, with --level access")
+    modes = need_models(run)
     scopes = texts_of(run, "op", "scope")
     backward = schema.PhaseKind.backward.name in texts_of(run, "phase", "kind")
     if backward or BACKWARD in scopes or schema.OpScope.compiled.name in scopes:

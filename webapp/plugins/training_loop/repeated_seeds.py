@@ -18,7 +18,7 @@ from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_recorded
+from lanescope.webapp.analysis.nothing_to_check import need_at_access
 from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
 from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
@@ -34,7 +34,7 @@ _MIN_FETCHES, _MIN_SEEDED = 3, 16  # of a place, and samples in all of them
 
 def _states(run: Run) -> pd.DataFrame:
     rows = logged(run, None, prefix=RANDOM_STATE).sort_values(["step", "name"])
-    return need_recorded(rows, "record training steps with --level access: no state was sampled")
+    return need_at_access(run, rows, "no model is called with gradients")
 
 
 @found_in_rows(_states)
@@ -64,7 +64,7 @@ def seeded_again(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
 def same_orders(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, one per rank and length. Raises NotApplicable."""
     orders = logged(run, None, prefix=LOADER_ORDER)
-    need_recorded(orders, "record iterations over a DataLoader that shuffles with --level access")
+    need_at_access(run, orders, "no DataLoader shuffles")
     length = orders["name"].astype("str").str.rsplit("/", n=1).str[-1].astype("int64")
     found = []
     for (key, samples), own in orders.groupby([orders["rank"], length], sort=True):
