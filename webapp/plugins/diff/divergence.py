@@ -26,6 +26,7 @@ _CAUSES = (
     "batches have",
     "gradients differ by more than the number of passes",
     "the data differs",
+    "the model gets other inputs",
     "in step ",
     "an operator",
     "on a share",

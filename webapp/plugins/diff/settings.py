@@ -262,6 +262,12 @@ def _batches(base: Run, run: Run) -> list[str]:
             f"the data differs {since}: the model gets the same inputs, but part "
             f"{str(first['name']).partition('/')[2]} of a batch differs: compare the labels"
         ]
+    loaded = logged(base, int(first["rank"]), prefix=f"{BATCH_HASH}loaded/")["step"]
+    if not groups[0]["name"].str.startswith("loaded/").any() and first["step"] in {*loaded}:
+        return [
+            f"the model gets other inputs from the same batches {since}: compare the lines between "
+            "the DataLoader and the model"
+        ]
     shapes = [_first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
     if all(shapes) and not {*shapes[0]} & {*shapes[1]}:
         return [
