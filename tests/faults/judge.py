@@ -8,7 +8,15 @@ from pathlib import Path
 from lanescope.webapp.analysis.findings import Finding, run_question
 from lanescope.webapp.analysis.plugin import questions
 from lanescope.webapp.runs.run import Run, open_run
-from tests.faults import built_again, mixed_up, two_resumes, two_runs, two_starts, two_teachers
+from tests.faults import (
+    built_again,
+    mixed_up,
+    two_changes,
+    two_resumes,
+    two_runs,
+    two_starts,
+    two_teachers,
+)
 from tests.faults.base import Fault, Program
 from tests.faults.inputs import (
     changed_slices,
@@ -168,6 +176,7 @@ _ROOMS = (
     orders,
     wrong_groups,
     again,
+    two_changes,
     two_resumes,
     two_runs,
     two_starts,

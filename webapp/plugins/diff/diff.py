@@ -31,6 +31,8 @@ from lanescope.webapp.plugins.diff.pairing.roles import by_role
 from lanescope.webapp.plugins.diff.pairing.unpaired import (
     Unpaired,
     compiled_words,
+    own_calls,
+    own_gradients,
     settings_words,
     unpaired_calls,
 )
@@ -174,13 +176,13 @@ def compare(
     stated, said = _stated(base, run, mode, layer)
     first = _first_of_all(values, norms[norms["state"] == wanted], layer, wanted)
     notes = [
-        *_cause_notes(base, run, first),
+        *_cause_notes(base, run, first, norms, None if values else calls, said),
         *said,
         *roles,
         *(values.notes if values else [_no_values(base, run)]),
         *_floor_notes(floors),
         *_alone_notes(base, run, alone, names),
-        *(_explained(base, run, norms, values) or loss_notes(base, run, layer, first)),
+        *(_explained(base, run, norms, values) or loss_notes(base, run, layer, first, norms)),
     ]
     return Comparison(
         mode=mode,
@@ -199,12 +201,27 @@ def compare(
     )
 
 
-def _cause_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]:
-    """Returns what may have made the runs differ; one that resumes draws other numbers anyway."""
+def _cause_notes(
+    base: Run,
+    run: Run,
+    first: dict[str, Any] | None,
+    norms: pd.DataFrame,
+    calls: pd.DataFrame | None,
+    said: list[str],
+) -> list[str]:
+    """Returns what may have made the runs differ; one that resumes draws other numbers anyway.
+
+    `calls` are those of runs without values of operators, `said` the sentences that follow.
+    """
     resumed = resumed_notes(base, run)
     own = [] if resumed else [*draws_notes(base, run, first), *start_notes(base, run)]
     own += [] if resumed else update_notes(base, run)
-    return [*resumed, *settings_notes(base, run), *own, *data_notes(base, run)]
+    found = [*resumed, *settings_notes(base, run), *own, *data_notes(base, run)]
+    found += own_gradients(norms)
+    shared = bool(resumed) or world_sizes.shares_differ(base, run)
+    if first is None or calls is None or shared:
+        return found
+    return [*found, *own_calls(base, run, calls, first, [*found, *said])]
 
 
 def _floors(base: Run, run: Run, noise: Run | None) -> tuple[Floor, Floor] | None:

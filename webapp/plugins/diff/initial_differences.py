@@ -9,6 +9,7 @@ modules return the same, and gradients are others.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from math import isfinite
 from typing import Any, NamedTuple
 
@@ -17,10 +18,16 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import EVALUATION_MODE, TRAINING_MODE
+from lanescope.webapp.analysis.access_site import draws_of_generators
 from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of
 from lanescope.webapp.analysis.links import at_place, step_bounds
 from lanescope.webapp.analysis.parameter_history import logged, samples
-from lanescope.webapp.analysis.stack_frames import first_place, own_place, phase_place
+from lanescope.webapp.analysis.stack_frames import (
+    first_place,
+    own_frames,
+    own_place,
+    phase_place,
+)
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer
 from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.runs import units
@@ -156,14 +163,37 @@ def draws_notes(base: Run, run: Run, first: dict[str, Any] | None) -> list[str]:
         known = [draw.key for draw in draws[at + 1 : at + _EXTRA + _FOLLOWING]]
         extra = (known[more : more + len(later)] for more in range(_EXTRA))
         if draws[at].step <= step and later and (later in extra or _again(draws, others, at)):
-            place = own_place(one, rank, draws[at].stack)
-            shown = f"{draws[at].key[0]}{at_place(place)}"
+            draw = _own_draw((one, draws), (base if one is run else run, others), rank, at)
+            shown = f"{draw.key[0]}{at_place(own_place(one, rank, draw.stack))}"
             return [
                 f"the {names[0]} draws random numbers that the {names[1]} does not, "
-                f"{units.printable(shown)} in step {draws[at].step}: all that it draws later are "
+                f"{units.printable(shown)} in step {draw.step}: all that it draws later are "
                 "others"
             ]
     return []
+
+
+def _own_draw(
+    side: tuple[Run, list[_Draw]], other: tuple[Run, list[_Draw]], rank: int, at: int
+) -> _Draw:
+    """Returns the draw that one run makes alone: of equal calls in a row up to `at`, that of a
+    function that draws less often in the other one."""
+    run, draws = side
+    start = at
+    while start and draws[start - 1].key == draws[at].key:
+        start -= 1
+    known = Counter(_function(other[0], rank, one) for one in other[1][start:at])
+    for draw in draws[start:at]:
+        function = _function(run, rank, draw)
+        if not known[function]:
+            return draw
+        known[function] -= 1
+    return draws[at]
+
+
+def _function(run: Run, rank: int, draw: _Draw) -> str:
+    frames = own_frames(run, rank, draw.stack)
+    return frames[0]["function"] if frames else ""
 
 
 def _again(draws: list[_Draw], others: list[_Draw], at: int) -> bool:
@@ -180,12 +210,14 @@ def _again(draws: list[_Draw], others: list[_Draw], at: int) -> bool:
 
 
 def _draws(run: Run, rank: int, until_step: int) -> list[_Draw]:
-    """Calls of the first thread of a rank that draws numbers, in their order."""
+    """Calls of the first thread of a rank that draws numbers from the default generator, in their
+    order."""
     columns = ["start_ns", "name", "shapes", "step", "stack"]
     for thread in run.threads_of(rank):
         ops = ops_named(run, rank, thread.thread, columns, _DRAW.fullmatch)
-        if len(ops):
-            own = ops[ops["step"] <= until_step]
+        own = ops[ops["step"] <= until_step]
+        if len(own):
+            own = own[~own["start_ns"].isin(draws_of_generators(run, rank, thread.thread))]
             return [
                 _Draw((str(op["name"]), str(op["shapes"])), int(op["step"]), stack_of(op))
                 for _, op in own.iterrows()
@@ -212,7 +244,11 @@ def _largest_norm(run: Run, rank: int, step: int) -> float:
 
 
 def loss_notes(
-    base: Run, run: Run, layer: FirstLayer | None, first: dict[str, Any] | None
+    base: Run,
+    run: Run,
+    layer: FirstLayer | None,
+    first: dict[str, Any] | None,
+    gradients: pd.DataFrame,
 ) -> list[str]:
     """Returns a sentence where the first gradients that differ are those of the first step in
     which norms of outputs are recorded, and none of these differs there."""
@@ -227,6 +263,16 @@ def loss_notes(
     returns_the_same = layer.step >= step if not layer.module else layer.step > step
     if not len(sampled) or min(sampled.to_pylist()) != step or not returns_the_same:
         return []
+    same = (gradients["rank"] == rank) & (gradients["step"] == step)
+    states = gradients.loc[same, "state"]
+    apart = int((states != "identical").sum())
+    if apart < len(states):
+        return [
+            f"all modules return outputs of the same norm in step {step}, and the gradients of "
+            f"{apart} of {len(states)} parameters differ, the others do not: compare hooks on "
+            "these parameters, terms of the loss that they alone are in, and what changes "
+            "gradients after backward"
+        ]
     places = [_loss_place(one, rank, step) for one in (run, base)]
     at = f", at {places[0]}" if places[0] else ""
     was = f" and at {places[1]} in the baseline" if at and places[1] else ""

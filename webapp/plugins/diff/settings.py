@@ -6,8 +6,12 @@ that a program keeps to itself.
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 
+from lanescope.collector.format.loader_names import LOADER_ORDER
+from lanescope.collector.format.loop_names import BLEND_FACTOR
 from lanescope.collector.format.names import (
     BATCH_HASH,
     CLIP_LIMIT,
@@ -20,7 +24,9 @@ from lanescope.collector.format.names import (
     SETTINGS,
 )
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.plugins.diff.pairing.resumed import later_start
 from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
 from lanescope.webapp.plugins.diff.values.precision import precision_note
@@ -32,6 +38,7 @@ _CLIPS = {
     CLIP_LIMIT: "max_norm of clip_grad_norm_",
     CLIP_VALUE: "clip_value of clip_grad_value_",
 }
+_GROUP = re.compile(r"(.+), group (\d+), (.+)")
 _OF_LAUNCHERS = ("TORCH_NCCL_ASYNC_ERROR_HANDLING",)
 """Variables that torchrun sets for its workers."""
 
@@ -42,7 +49,10 @@ _LISTED = 6
 def settings_notes(base: Run, run: Run) -> list[str]:
     """Returns sentences about settings that differ, the program's own first, then versions."""
     resumes = later_start(base) is not None
-    own = _settings(base, rates=not resumes), _settings(run, rates=not resumes)
+    own = [_settings(one, rates=not resumes) for one in (base, run)]
+    groups = [_groups(one) for one in own]
+    if groups[0] == groups[1]:  # their order does not matter
+        own = [{name: one[name] for name in one if not _GROUP.match(name)} for one in own]
     apart = [
         f"{_short(name)} {_number(name, own[0][name])} became {_number(name, own[1][name])}"
         for name in own[0]
@@ -52,14 +62,45 @@ def settings_notes(base: Run, run: Run) -> list[str]:
         apart += [*_alone(own[0], own[1], "baseline"), *_alone(own[1], own[0], "run")]
         apart += _environment(base, run)
     notes = [f"settings differ: {_listed(apart)}"] if apart else []
+    # Shares of a batch are weighed by their number.
+    notes += [] if apart or resumes or shares_differ(base, run) else _factors(base, run)
     precision = precision_note(base, run)
     notes += [precision] if precision else []
     return [*notes, *_versions(base, run), *_rates(base, run, from_start=resumes)]
 
 
+def _factors(base: Run, run: Run) -> list[str]:
+    """Returns a sentence about the first number of each run that operators multiply or blend
+    tensors with and that those of the other run do not."""
+    rank = min(run.ranks)
+    sides = [logged(one, min(one.ranks), BLEND_FACTOR) for one in (base, run)]
+    steps = {*sides[0]["step"]} & {*sides[1]["step"]}
+    sides = [one[one["step"].isin(steps)].sort_values("time_ns") for one in sides]
+    known = [{*one["value"]} for one in sides]
+    alone = [one[~one["value"].isin(known[1 - at])] for at, one in enumerate(sides)]
+    if alone[0].empty or alone[1].empty:
+        return []
+    was, now = (one.iloc[0] for one in alone)
+    place = at_place(place_before(run, rank, str(now["thread"]), int(now["time_ns"]) + 1))
+    return [
+        f"an operator{units.printable(place)} multiplies or blends tensors with "
+        f"{now['value']:.6g}, in the baseline with {was['value']:.6g}: compare decays of moving "
+        "averages and other factors"
+    ]
+
+
 def data_notes(base: Run, run: Run) -> list[str]:
     """Returns sentences about batches that differ, by more than the bits of the same numbers."""
     return [] if precision_note(base, run) else _batches(base, run)
+
+
+def _groups(settings: dict[str, float]) -> list[tuple[str, list[tuple[str, float]]]]:
+    """Returns the settings of each group of parameters by its optimizer, in no order of theirs."""
+    found: dict[tuple[str, str], list[tuple[str, float]]] = {}
+    for name, value in settings.items():
+        if group := _GROUP.match(name):
+            found.setdefault((group[1], group[2]), []).append((group[3], value))
+    return sorted((of, sorted(one)) for (of, _), one in found.items())
 
 
 def _alone(own: dict[str, float], other: dict[str, float], side: str) -> list[str]:
@@ -193,18 +234,22 @@ def _batches(base: Run, run: Run) -> list[str]:
     # What the first model returns may be what others get.
     model = f"input/{str(inputs.iloc[0]).partition('/')[0]}/" if len(inputs) else "input/"
     given = apart[apart["name"].str.startswith(("loaded/", model))]
-    if given.empty:
+    groups = [one for _, one in given.groupby(["step", "rank"]) if not _beside_training(base, one)]
+    if not groups:
         return []
-    first = given.iloc[0]
-    if first["rows_base"] != first["rows_run"]:
-        return [
-            f"batches have {first['rows_run']:.0f} sampled rows where the baseline has "
-            f"{first['rows_base']:.0f}, since step {int(first['step'])} of rank "
-            f"{int(first['rank'])} at the latest: another batch size, or parts of batches"
-        ]
-    if shares_differ(base, run):  # parts of the same batches
+    first = groups[0].iloc[0]
+    rows = first["rows_base"], first["rows_run"]
+    shared = shares_differ(base, run)  # parts of the same batches
+    if shared and rows[0] * base.world_size == rows[1] * run.world_size:
         return []
     since = f"since step {int(first['step'])} of rank {int(first['rank'])} at the latest"
+    if rows[0] != rows[1]:
+        return [
+            f"batches have {rows[1]:.0f} sampled rows where the baseline has {rows[0]:.0f}, "
+            f"{since}: another batch size, or parts of batches"
+        ]
+    if shared:
+        return []
     was, now = (_loader_workers(one) for one in (base, run))
     if was != now:
         return [
@@ -212,7 +257,57 @@ def _batches(base: Run, run: Run) -> list[str]:
             "baseline, and each process draws random numbers of its own: let the dataset seed "
             "a generator with the index of a sample, or keep num_workers"
         ]
+    if len(inputs) and groups[0]["name"].str.startswith("loaded/").all():
+        return [
+            f"the data differs {since}: the model gets the same inputs, but part "
+            f"{str(first['name']).partition('/')[2]} of a batch differs: compare the labels"
+        ]
+    loaded = logged(base, int(first["rank"]), prefix=f"{BATCH_HASH}loaded/")["step"]
+    if not groups[0]["name"].str.startswith("loaded/").any() and first["step"] in {*loaded}:
+        return [
+            f"the model gets other inputs from the same batches {since}: compare the lines between "
+            "the DataLoader and the model"
+        ]
+    shapes = [_first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
+    if all(shapes) and not {*shapes[0]} & {*shapes[1]}:
+        return [
+            f"batches have shape {shapes[1][0]} where the baseline has {shapes[0][0]}, {since}: "
+            "another batch size, or parts of batches"
+        ]
+    lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]
+    of = f" has {lengths[1]} samples, {lengths[0]} in the baseline" if None not in lengths else ""
+    if of and lengths[0] != lengths[1]:
+        return [f"the data differs {since}: the first dataset that a DataLoader shuffles{of}"]
     return [f"the data differs {since}: compare the data, its order and the seed"]
+
+
+def _beside_training(base: Run, apart: pd.DataFrame) -> bool:
+    """Whether all parts of a batch differ in a step, and no input of the model: one run alone loads
+    it, as for an evaluation."""
+    first = apart.iloc[0]
+    batches = logged(base, int(first["rank"]), prefix=BATCH_HASH)
+    names = batches.loc[batches["step"] == first["step"], "name"].astype("str")
+    loaded = names.str.startswith("loaded/")
+    return bool(names.str.startswith("input/").any() and set(apart["name"]) == set(names[loaded]))
+
+
+def _first_shapes(run: Run, rank: int, step: int) -> list[str]:
+    """Returns the shapes of the first tensor of the first operator in a module, in all its calls of
+    a step, as an evaluation may call it as well."""
+    for piece in run.pieces("op", rank, None, ["start_ns", "name", "module", "shapes", "step"]):
+        ops = to_frame(piece).astype({"module": "str", "shapes": "str"}).sort_values("start_ns")
+        own = ops[(ops["step"] == step) & ~ops["module"].isin(["", "nan", "None"])]
+        if len(own):
+            first = own.iloc[0]
+            same = own[(own["name"] == first["name"]) & (own["module"] == first["module"])]
+            return [one[: one.find("]") + 1] for one in same["shapes"] if "]" in one]
+    return []
+
+
+def _length_of_data(run: Run, rank: int) -> str | None:
+    """Returns the length of the dataset of the first DataLoader that shuffles."""
+    names = logged(run, rank, prefix=LOADER_ORDER).sort_values("time_ns")["name"]
+    return str(names.iloc[0]).rpartition("/")[2] if len(names) else None
 
 
 def _loader_workers(run: Run) -> int:

@@ -15,10 +15,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
+from lanescope.collector.format.loop_names import FRESH_OPTIMIZER, LOADED_FILE, SAVED_FILE
 from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.collector.format.steps import Steps
 from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.placed_rows import PlacedRows
 from lanescope.webapp.runs.run import Run
 
@@ -94,6 +97,7 @@ def resumed_notes(base: Run, run: Run) -> list[str]:
     rank = min({*base.ranks} & {*run.ranks})
     lost = _other_random_numbers(base, run, rank, later.number)
     lost = lost or other_update(base, run, rank, later.number)
+    lost = lost or _other_gradients(base, run, rank, later.number)
     return [said, *([] if lost is None else [lost])]
 
 
@@ -109,13 +113,32 @@ def _other_random_numbers(base: Run, run: Run, rank: int, step: int) -> str | No
     )
 
 
+def _other_gradients(base: Run, run: Run, rank: int, step: int) -> str | None:
+    known, own = (_gradients(one, rank).get(step) for one in (base, run))
+    if None in (known, own) or known == own:
+        return None
+    return (
+        f"{LOST} all that step {step} computes with, as its gradients differ already: compare the "
+        "random numbers (states of torch's, Python's and NumPy's generators), the position in the "
+        "data, and the parameters that are loaded"
+    )
+
+
 def other_update(base: Run, run: Run, rank: int, step: int) -> str | None:
-    """Returns what to say where the gradients of a step are the same and the next ones are not."""
+    """Returns what to say where the gradients of a step are the same, and later ones are not."""
     known, own = _gradients(base, rank), _gradients(run, rank)
-    if known.get(step) != own.get(step) or not {step + 1} <= known.keys() & own.keys():
+    later = sorted(one for one in known.keys() & own.keys() if one >= step)
+    apart = next((one for one in later if known[one] != own[one]), step)
+    if apart == step or step not in later:
         return None
-    if known[step + 1] == own[step + 1]:
-        return None
+    step = apart - 1
+    fresh = logged(run, rank, prefix=FRESH_OPTIMIZER)
+    if len(fresh):
+        where, kind, _ = str(fresh["name"].iloc[0]).split("/", 2)
+        return (
+            f"{LOST} all of the update of step {step}: {kind} begins without the state that the "
+            f"file loaded{units.printable(at_place(where))} holds; call optimizer.load_state_dict()"
+        )
     return (
         f"{LOST} all of the update of step {step}: its gradients are those of the baseline, the "
         "next ones are not; compare the optimizer's state, the learning rate, and the data after "
@@ -157,7 +180,23 @@ def _like(earlier: Run, later: Run, rank: int) -> tuple[int, int] | None:
         like = [step for step, state in known.items() if state == own.get(first)]
         if len(like) == 1 and like[0] > first:
             return like[0], first
-    return None
+    return _by_file(earlier, later, rank)
+
+
+def _by_file(earlier: Run, later: Run, rank: int) -> tuple[int, int] | None:
+    """Returns the step in which a run saved last the file that another one loads in its first step,
+    and that; None: no such file, or the run has no gradients of that step."""
+    sides = ((earlier, SAVED_FILE), (later, LOADED_FILE))
+    saved, loaded = (logged(one, rank, prefix=prefix) for one, prefix in sides)
+    rows = saved.sort_values("time_ns")
+    paths = [str(name).partition("/")[2] for name in rows["name"]]
+    steps = dict(zip(paths, map(int, rows["step"]), strict=True))
+    first = min(_gradients(later, rank), default=0)
+    names = loaded.loc[loaded["step"] <= first, "name"]
+    found = {steps[path] for name in names if (path := str(name).partition("/")[2]) in steps}
+    if len(found) != 1 or not first < min(found) or min(found) not in _gradients(earlier, rank):
+        return None
+    return found.pop(), first
 
 
 def _same_start(base: Run, run: Run, rank: int) -> bool:

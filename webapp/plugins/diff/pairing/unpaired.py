@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import texts_of
+from lanescope.webapp.analysis.arrow_columns import (
+    ops_named,
+    phases_of_kind,
+    stack_of,
+    texts_of,
+)
+from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.stack_frames import own_frames, place_of
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -67,6 +77,68 @@ def unpaired_calls(calls: pd.DataFrame) -> tuple[Counter[str], Counter[str]]:
         extra = apart[apart > 0].groupby(calls["name"]).sum()
         sides.append(Counter({str(name): int(count) for name, count in extra.items()}))
     return sides[0], sides[1]
+
+
+def own_gradients(norms: pd.DataFrame) -> list[str]:
+    """Returns a sentence about parameters that have gradients in one run alone, of those that
+    `compared_norms` returns; none where it has all of them alone."""
+    both = norms[norms["base"].notna() & norms["run"].notna()]
+    words = []
+    for which, state in (("run", "only_in_run"), ("baseline", "only_in_base")):
+        rows = norms[(norms["state"] == state) & norms["step"].isin(both["step"])]
+        names = rows.loc[~rows["name"].isin(both["name"]), "name"].unique()
+        if len(names) and len(both):
+            named = f"{names[0]}{and_more(len(names), 'parameter')}"
+            words.append(f"only the {which} has gradients of {units.printable(named)}")
+    return ["; ".join(words)] if words else []
+
+
+def own_calls(
+    base: Run, run: Run, calls: pd.DataFrame, first: dict[str, Any], said: Sequence[str]
+) -> list[str]:
+    """Returns the lines of the first operators that a function of one run alone calls, in the first
+    step up to that of the first difference that has some; none where `said` names the line."""
+    rank, rows = int(first["rank"]), calls[calls["state"] != "identical"]
+    rows = rows[(rows["rank"] == rank) & (rows["step"] <= first["step"])]
+    step = rows["step"].min()
+    names = set(rows.loc[rows["step"] == step, "name"])
+    if not names:
+        return []
+    now, was = (_places(one, rank, step, names) for one in (run, base))
+    words: list[str] = []
+    for which, own, other in (("run", now, was), ("baseline", was, now)):
+        alone = (f"{key[0]} at {place}" for key in own for place in _more(own[key], other[key]))
+        words += [f"the {which} alone calls {one}" for one in islice(alone, 1)]
+    if not words or any(one.rpartition(" ")[2] in " ".join(said) for one in words):
+        return []
+    return [f"in step {int(step)} {units.printable(', and '.join(words))}"]
+
+
+def _more(own: Counter[str], other: Counter[str]) -> list[str]:
+    """Returns lines that call an operator and have no like among those of the other run, which are
+    known by how often they call it, as lines move; none where it has as many lines."""
+    known = {*other.values()}
+    return [one for one, calls in own.items() if calls not in known and len(own) > len(other)]
+
+
+def _places(
+    run: Run, rank: int, step: int, names: set[str]
+) -> defaultdict[tuple[str, str], Counter[str]]:
+    """Returns how often the lines of a function call an operator, by both names, as outermost ones
+    of a step and outside of optimizers; in the order of their first calls."""
+    columns = ["start_ns", "name", "depth", "step", "stack", "phase"]
+    updates = {
+        *phases_of_kind(run, schema.PhaseKind.optimizer, columns=["start_ns", "name"])["name"]
+    }
+    threads = (one.thread for one in run.threads_of(rank))
+    parts = [ops_named(run, rank, one, columns, names.__contains__) for one in threads]
+    ops = pd.concat(parts).sort_values("start_ns", kind="stable")
+    found = defaultdict[tuple[str, str], Counter[str]](Counter)
+    ops = ops[(ops["step"] == step) & (ops["depth"] == 0) & ~ops["phase"].isin(updates)]
+    for _, op in ops.iterrows():
+        for frame in own_frames(run, rank, stack_of(op))[:1]:
+            found[str(op["name"]), str(frame["function"])][place_of(frame)] += 1
+    return found
 
 
 def compiled_words(base: Run, run: Run) -> str | None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import pandas as pd
 
+from lanescope.collector.format.names import SETTINGS
 from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
+from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.diff.values.first_layer import FirstLayer, ModuleSpan
 from lanescope.webapp.runs import units
@@ -17,21 +21,32 @@ def computed_between(base: Run, run: Run, layer: FirstLayer | None) -> str | Non
     if layer is None or layer.spans is None:
         return None
     sides = [_operators(*side) for side in zip((run, base), layer.spans, strict=True)]
-    if any(side.empty for side in sides):
+    names = [list(side["name"]) for side in sides]
+    if not any(names) or (names[0] == names[1] and _other_settings(base, run, layer.module)):
         return None
-    pairs = list(zip(sides[0]["name"], sides[1]["name"], strict=False))
-    apart = next((place for place, (one, other) in enumerate(pairs) if one != other), 0)
-    ops = [side.iloc[apart] for side in sides]
-    where = [
-        own_place(one, span.rank, stack_of(op))
-        for one, span, op in zip((run, base), layer.spans, ops, strict=True)
-    ]
-    if None in where:
-        return None
-    words = [f"{op['name']} at {place}" for op, place in zip(ops, where, strict=True)]
+    apart = next((at for at, (a, b) in enumerate(zip_longest(*names)) if a != b), 0)
+    words = []
+    for one, span, side in zip((run, base), layer.spans, sides, strict=True):
+        op = side.iloc[apart] if apart < len(side) else None
+        place = None if op is None else own_place(one, span.rank, stack_of(op))
+        if op is not None and place is None:
+            return None
+        words.append("" if op is None else f"{op['name']} at {place}")
+    start = f"{units.printable(layer.before)} before it returns the same: "
+    if not all(words):
+        side, other = ("baseline", "run") if words[1] else ("run", "baseline")
+        return f"{start}in between, the {side} alone calls {''.join(words)}: the {other} lacks it"
     return (
-        f"{units.printable(layer.before)} before it returns the same: compare the lines in "
-        f"between, from {words[0]} on, with those of the baseline, from {words[1]} on"
+        f"{start}compare the lines in between, from {words[0]} on, with those of the baseline, "
+        f"from {words[1]} on"
+    )
+
+
+def _other_settings(base: Run, run: Run, module: str) -> bool:
+    """Whether a setting of the module itself differs, which explains its output."""
+    sides = [logged(one, min(one.ranks), prefix=f"{SETTINGS}{module}.") for one in (base, run)]
+    return dict(zip(sides[0]["name"], sides[0]["value"], strict=True)) != dict(
+        zip(sides[1]["name"], sides[1]["value"], strict=True)
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
 import pandas as pd
 
 from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS, BUFFER_HASH, LOSS_SCALE
@@ -23,18 +23,26 @@ _OF_THE_MACHINE = re.compile(
 """Series that differ between two recordings of one program: they do not decide."""
 
 
-def _beside(base: pd.DataFrame, run: pd.DataFrame) -> pd.DataFrame:
-    """Returns values of two runs that have the same rank, step and name, and the same place among
-    these."""
-    keys = ["rank", "step", "name"]
+_KEYS = ("rank", "step", "name")
+
+
+def _beside(
+    base: pd.DataFrame,
+    run: pd.DataFrame,
+    by: Sequence[str] = _KEYS,
+    values: Sequence[str] = ("value",),
+) -> pd.DataFrame:
+    """Returns `values` of two runs that have the same keys `by`, and the same place among these."""
+    keys = [*by]
     if base.empty or run.empty:
         none = base.iloc[:0].astype({"name": "object"})
-        return none[keys].assign(call=0, value_base=none["value"], value_run=none["value"])
+        ends = {f"{name}_{side}": none[name] for name in values for side in ("base", "run")}
+        return none[keys].assign(call=0, **ends)
     sides = []
     for one in (base, run):
         rows = one.sort_values("time_ns", kind="stable").astype({"name": "object"})
         rows["call"] = rows.groupby(keys).cumcount()
-        sides.append(rows[[*keys, "call", "value"]])
+        sides.append(rows[[*keys, "call", *values]])
     return sides[0].merge(sides[1], on=[*keys, "call"], suffixes=("_base", "_run"))
 
 
@@ -46,15 +54,37 @@ def batches_differ(base: Run, run: Run) -> pd.DataFrame:
     rank, step, name (loaded/0, input/<class>/0, output/<class>/0), call, rows_base and rows_run
     (how many rows of it were looked at). Callers must not change it.
     """
-    both = _beside(*(logged(one, None, prefix=BATCH_HASH) for one in (base, run)))
-    if both.empty:
-        return both.assign(rows_base=np.nan, rows_run=np.nan)
-    rows = _beside(*(logged(one, None, prefix=BATCH_ROWS) for one in (base, run)))
-    keys = ["rank", "step", "name", "call"]
-    counts = rows.assign(rows_base=rows["value_base"].abs(), rows_run=rows["value_run"].abs())
-    both = both.merge(counts[[*keys, "rows_base", "rows_run"]], on=keys, how="left")
-    apart = both[both["value_base"] != both["value_run"]]
+    sides = _with_rows(base), _with_rows(run)
+    # What one run alone loads beside them, as for an evaluation, shifts the others.
+    same = _beside(*sides, (*_KEYS, "value"), ("rows",))
+    was, now = (_without(one, same, (*_KEYS, "value")) for one in sides)
+    alike = _beside(was, now, (*_KEYS, "rows"))
+    alike = alike.assign(rows_base=alike["rows"], rows_run=alike["rows"]).drop(columns="rows")
+    # Of another number of rows are those of another batch size.
+    for pairs in (same, alike):
+        was, now = (_without(one, pairs, _KEYS) for one in (was, now))
+    others = _beside(was, now, values=("value", "rows"))
+    apart = pd.concat([one for one in (alike, others) if len(one)] or [alike])
     return apart.sort_values(["step", "rank"], kind="stable", ignore_index=True)
+
+
+def _without(rows: pd.DataFrame, pairs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Returns the rows without those that `pairs` has: each of them, or all of these keys."""
+    keys = [*by, *(["call"] if "value" in by else [])]
+    numbered = rows.assign(call=rows.groupby([*by], dropna=False).cumcount())
+    found = numbered.merge(pairs[keys].drop_duplicates(), "left", keys, indicator=True)
+    return rows[(found["_merge"] == "left_only").to_numpy()]
+
+
+def _with_rows(run: Run) -> pd.DataFrame:
+    """Returns the hashes of batches with the number of rows that each was made of."""
+    sides = []
+    for prefix in (BATCH_HASH, BATCH_ROWS):
+        rows = logged(run, None, prefix=prefix).sort_values("time_ns", kind="stable")
+        rows = rows.astype({"name": "object"})
+        sides.append(rows.assign(call=rows.groupby([*_KEYS]).cumcount()))
+    counts = sides[1].assign(rows=sides[1]["value"].abs())[[*_KEYS, "call", "rows"]]
+    return sides[0].merge(counts, "left", [*_KEYS, "call"])
 
 
 def outputs_differ(base: Run, run: Run) -> str | None:

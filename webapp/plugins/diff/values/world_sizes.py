@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import phases_of_kind, to_frame
+from lanescope.webapp.analysis.arrow_columns import phases_of_kind, texts_of, to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls
 from lanescope.webapp.analysis.tensor_fingerprints import Ops, Words
 from lanescope.webapp.plugins.diff.values.closeness import relative_of
@@ -125,7 +125,8 @@ def notes(
         return sentences
     joined_by, dtype = _joined_by(run, first), coarsest_half(base, run)
     if not _is_rounding(apart, first, dtype):
-        return [*sentences, f"they differ by more than the number of ranks explains, {joined_by}"]
+        more = f"they differ by more than the number of ranks explains, {joined_by}"
+        return [*sentences, more, *_by_share(run)]
     return [
         *sentences,
         f"they differ because of the number of ranks, {joined_by}: a sum over {run.world_size} is "
@@ -156,12 +157,31 @@ def notes_on_passes(
             f"gradients differ by more than the number of passes explains ({counts[0]} in the "
             f"baseline, {counts[1]} in the run): a mean over the tokens or samples of a pass "
             "weighs those of short passes more; divide sums by the number in all passes of a step",
+            *_by_share(run),
         ]
     return [
         sentences,
         f"they differ because of the number of passes: a sum of {counts[1]} gradients is rounded "
         f"in another order than one of {counts[0]}{_in(dtype)}",
     ]
+
+
+_OF_SHARES = {
+    "BatchNormBackward": "batch normalisation has the statistics of the share",
+    "aten::native_dropout": "dropout draws its numbers for the share",
+    "aten::bernoulli_": "dropout draws its numbers for the share",
+}
+
+
+def _by_share(run: Run) -> list[str]:
+    """Returns a sentence about operators that compute something else on a share of a batch."""
+    names = texts_of(run, "op", "name")
+    found = {
+        words: None for part, words in _OF_SHARES.items() if any(part in name for name in names)
+    }
+    if not found:
+        return []
+    return [f"on a share of the batch the model computes something else: {'; '.join(found)}"]
 
 
 def common_factor(base: Run, run: Run, norms: pd.DataFrame) -> str | None:
