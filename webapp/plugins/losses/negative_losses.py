@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import re
 
+from lanescope.collector.format.loop_names import MAXIMIZES
 from lanescope.collector.format.names import NEGATIVE_LOSS
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_backward
 from lanescope.webapp.analysis.parameter_history import gradient_rows, logged
-from lanescope.webapp.plugins.losses.loss_graph import (
-    graph_finding,
-    loss_graph,
-)
+from lanescope.webapp.plugins.losses.loss_graph import graph_finding, loss_graph
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -38,11 +36,12 @@ def below_zero(run: Run) -> list[Finding]:
 
 
 def _not_negated(run: Run) -> list[Finding]:
-    """Losses that are means over a choice of what log_softmax returns, of runs that train."""
+    """Means over a choice of what log_softmax returns, of runs that train downhill."""
     found = []
-    for rank in run.ranks if len(gradient_rows(run)) else ():
+    trains = gradient_rows(run)["call"].nunique() >= _MIN_STEPS
+    for rank in run.ranks if trains and logged(run, None, MAXIMIZES).empty else ():
         graph = loss_graph(run, rank)
-        if graph is None or not graph.nodes or gradient_rows(run)["call"].nunique() < _MIN_STEPS:
+        if graph is None or not graph.nodes:
             continue
         root = next(iter(graph.nodes.values()))
         chosen = graph.down(root, lambda one: _REDUCES.fullmatch(one.name))

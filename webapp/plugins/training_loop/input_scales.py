@@ -25,8 +25,9 @@ from lanescope.collector.format.loop_names import (
 )
 from lanescope.webapp.analysis.arrow_columns import ops_named
 from lanescope.webapp.analysis.fault_series import found_in_rows
-from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
+from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import need_at_access
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import first_place, own_place
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -53,8 +54,7 @@ _MIN_TRAINED, _MIN_EVALUATED, _MIN_STEPS = 4, 4, 2  # calls, and steps of evalua
 def input_scales(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, at most one per rank. Raises NotApplicable."""
     evaluated = logged(run, None, prefix=EVALUATED_SCALE)
-    if evaluated.empty:
-        raise NotRecorded("record an evaluation without gradients, with --level access")
+    need_at_access(run, evaluated, "no model is evaluated with inputs of floating point")
     trained = logged(run, None, prefix=INPUT_SCALE)
     found: dict[int, Finding] = {}
     for (key, name), own in evaluated.groupby(["rank", "name"], sort=True, observed=True):
@@ -72,8 +72,9 @@ def input_scales(run: Run) -> list[Finding]:
 
 
 def _divided_twice(run: Run) -> pd.DataFrame:
-    if logged(run, None, prefix=INPUT_SCALE).empty:
-        raise NotRecorded("record with --level access: no model has inputs of floating point")
+    need_at_access(
+        run, logged(run, None, prefix=INPUT_SCALE), "no model has inputs of floating point"
+    )
     return logged(run, None, prefix=DIVIDED_TWICE)
 
 
