@@ -113,8 +113,9 @@ def _added_by_several(run: Run) -> int | None:
     for rank in run.ranks:
         own, ops = rows[rows["rank"] == rank], run.events("op", rank, columns=["name", "thread"])
         adds = ops.filter(pa.array(having(ops["name"], lambda name: name.endswith(_ADDS))))
-        if not set(adds["thread"].to_pylist()) <= set(own["thread"]):
-            return None
+        nodes = having(ops["name"], lambda name: "Backward" in name)
+        if not nodes.any() or not set(adds["thread"].to_pylist()) <= set(own["thread"]):
+            return None  # autograd's nodes were not recorded, or not what they added
         shared += int((own.groupby("name", observed=True)["thread"].nunique() > 1).sum())
     return shared
 
