@@ -79,7 +79,13 @@ def local_clipping(run: Run) -> list[Finding]:
         apart = table.nunique(axis=1) > 1
         if scaled.sum() >= _MIN_STEPS and exchanged.all() and apart.all():
             found.append(_finding(run, str(group), ranks, table[scaled]))
-    return found or held_alike(run, tuple(run.ranks))
+    return found or (held_alike(run, tuple(run.ranks)) if _in_passes(run) else [])
+
+
+def _in_passes(run: Run) -> bool:
+    """Whether ranks exchange activations or their gradients, as parts of one model do."""
+    passes = schema.PhaseKind.forward.name, schema.PhaseKind.backward.name
+    return bool(collective_calls(run)["phase"].isin(passes).any())
 
 
 def held_alike(run: Run, ranks: tuple[int, ...]) -> list[Finding]:
