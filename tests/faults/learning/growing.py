@@ -20,8 +20,7 @@ def _trained(model: nn.Module, after: Callable[[torch.Tensor, torch.Tensor], obj
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(STEPS):
         x, y = rows()
-        out = model(x)
-        loss = F.cross_entropy(out, y)
+        loss = F.cross_entropy(out := model(x), y)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -262,10 +261,11 @@ def _classified(model: nn.Module, set_up: Callable[[], object] = lambda: None) -
 
 
 def flag_of_parameters_misspelt(planted: bool) -> None:
-    """`require_grad`, which is an attribute like any other."""
-    model = Frozen()
+    """`require_grad`, which is an attribute like any other; the twin is frozen as well."""
+    model: Any = Frozen()
+    model.backbone.requires_grad_(planted)
     for one in model.backbone.parameters():
-        setattr(one, "require_grad" if planted else "requires_grad", False)
+        one.require_grad = False  # named
     _classified(model, lambda: model.backbone.train(planted))
 
 
