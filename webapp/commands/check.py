@@ -120,9 +120,7 @@ def _show(report: Report, console: Console) -> None:
     if absent:
         most = sorted(absent.items(), key=lambda item: -item[1])
         reasons = [f"{why} ({number})" if number > 1 else why for why, number in most]
-        count = sum(absent.values())
-        verb = "do not apply" if count > 1 else "does not apply"
-        words = f"   -    {units.count(count)} {verb}: {_some(reasons)}"
+        words = f"   -    {_apart(sum(absent.values()))}: {_some(reasons)}"
         console.print(Text(units.printable(words), style="dim"))
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")
@@ -137,6 +135,10 @@ def _show(report: Report, console: Console) -> None:
     if omitted:
         console.print(Text(f"and {units.count(omitted)} more findings of the same kinds"))
     _conclude(report, console)
+
+
+def _apart(count: int) -> str:
+    return f"{units.count(count)} {'do' if count > 1 else 'does'} not apply"
 
 
 def _some(texts: Sequence[str]) -> str:
@@ -159,13 +161,9 @@ def _conclude(report: Report, console: Console) -> None:
     apart = sum(not one.applies for one in report.examined)
     unchecked = len(report.examined) - len(answered) - apart + len(report.unmeasured)
     words = f"{units.counted(passed, 'check')} passed"
-    for count, what in (
-        (failed, "failed"),
-        (found, "with findings"),
-        (unchecked, "not checked"),
-        (apart, "do not apply" if apart > 1 else "does not apply"),
-    ):
+    for count, what in ((failed, "failed"), (found, "with findings"), (unchecked, "not checked")):
         words += f", {units.count(count)} {what}" if count else ""
+    words += f", {_apart(apart)}" if apart else ""
     console.print(Text(words, "green" if passed and not failed and not found else ""))
 
 

@@ -122,9 +122,9 @@ def line_between(
 def sampled_line(run: Run, rank: int, thread: str, spans: Intervals) -> str | None:
     """Returns file.py:12 at which most samples found a thread within some spans, ns from the start
     of the run; None where there are too few."""
-    instants, lines = _samples(run, rank, thread)
     if not len(spans):
         return None
+    instants, lines = _samples(run, rank, thread)
     at = np.searchsorted(spans.start, instants, "right") - 1
     lines = lines[(at >= 0) & (instants < spans.end[at])].value_counts()
     most = lines.max() if len(lines) else 0

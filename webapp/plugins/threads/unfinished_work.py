@@ -8,6 +8,9 @@ on writes, sends or saves them.
 
 from __future__ import annotations
 
+from typing import Any
+
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -53,17 +56,15 @@ def unfinished_work(run: Run) -> list[Finding]:
             continue
         count, at = int(row["value"]), at_place(where)
         found.append(
-            finding_at(
+            _lost(
                 run,
-                rank,
                 row,
-                kind="lost_work",
+                where,
                 title=f"The process ends while daemon thread {name} is{at}, and "
                 f"{units.count(count)} item{'s' * (count > 1)} of its queue "
                 f"{'are' if count > 1 else 'is'} left: Python stops daemon threads, so this work "
                 "is lost. Before the program ends, wait for it: queue.join() with task_done(), or "
                 "put an item that ends the thread, and join() it.",
-                where=where or None,
                 evidence={"cause": "daemon_thread", "thread": thread, "items": count},
             )
         )
@@ -75,20 +76,18 @@ def _cancelled_tasks(run: Run) -> list[Finding]:
     found = []
     for _, row in logged(run, None, prefix=CANCELLED_TASK).iterrows():
         where, _, function = str(row["name"]).partition("/")
-        count, rank = int(row["value"]), int(row["rank"])
+        count = int(row["value"])
         task, it = ("tasks", "they were") if count > 1 else ("task", "it was")
         found.append(
-            finding_at(
+            _lost(
                 run,
-                rank,
                 row,
-                kind="lost_work",
+                where,
                 confidence="likely",
                 title=f"The event loop ends while {units.count(count)} {task} of {function}() "
                 f"{'wait' if count > 1 else 'waits'} at {where}: {it} cancelled there, and the "
                 "rest of the work is lost. Keep each task that asyncio.create_task() returns, and "
                 "await it (asyncio.gather, TaskGroup) before the main coroutine returns.",
-                where=where,
                 evidence={"cause": "cancelled_task", "tasks": count},
             )
         )
@@ -100,23 +99,27 @@ def _never_awaited(run: Run) -> list[Finding]:
     found = []
     for _, row in logged(run, None, prefix=NEVER_AWAITED).iterrows():
         where, _, function = str(row["name"]).partition("/")
-        count, rank = int(row["value"]), int(row["rank"])
-        if endings(run)[rank].how == "exit":
+        count = int(row["value"])
+        if endings(run)[int(row["rank"])].how == "exit":
             times = f" ({units.count(count)} times)" if count > 1 else ""
             found.append(
-                finding_at(
+                _lost(
                     run,
-                    rank,
                     row,
-                    kind="lost_work",
+                    where,
                     title=f"Coroutine {function}() is called{at_place(where)}{times} and never "
                     "awaited: nothing in it runs. Await it, or keep what asyncio.create_task() "
                     "returns and await that later.",
-                    where=where or None,
                     evidence={"cause": "never_awaited", "coroutines": count},
                 )
             )
     return found
+
+
+def _lost(run: Run, row: pd.Series, where: str, **facts: Any) -> Finding:
+    """A finding about a value that names a line of the program."""
+    rank = int(row["rank"])
+    return finding_at(run, rank, row, kind="lost_work", where=where or None, **facts)
 
 
 def _hands_on(run: Run, rank: int, thread: str) -> bool:
