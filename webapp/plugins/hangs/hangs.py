@@ -25,6 +25,7 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     incomplete_collectives,
 )
 from lanescope.webapp.analysis.links import at_place, step_bounds
+from lanescope.webapp.analysis.nothing_to_check import need_collectives
 from lanescope.webapp.analysis.process_exits import asked_to_stop, left_by_a_stop
 from lanescope.webapp.analysis.rank_state import QUIET_NS, rank_states
 from lanescope.webapp.analysis.stack_frames import phase_place, where_of
@@ -75,11 +76,10 @@ def hangs(run: Run) -> list[Finding]:
 
     Raises NotApplicable where a run has nothing that could hang, or not enough of it.
     """
-    if not run.counts["collective"]:
-        failed = deaths(run, ())
-        if not failed:
-            raise NotApplicable("the program makes no collective call")
+    failed = [] if run.counts["collective"] else deaths(run, ())
+    if failed:
         return failed
+    need_collectives(run)
     if cut_short(run):
         if run.imported:
             raise NotApplicable("the trace is not whole")

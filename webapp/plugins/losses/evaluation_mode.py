@@ -60,8 +60,10 @@ def left_in_evaluation(run: Run) -> list[Finding]:
             continue
         rows = _own_rows(run, modes, int(rank), str(model))
         since, steps = int(last["step"]), _trained(run, rows, int(rank), int(last["time_ns"]))
+        if len(steps) < _MIN_STEPS:
+            continue
         layer = _layer(run, int(rank)) or _function(run, int(rank), int(last["time_ns"]))
-        if layer and len(steps) >= _MIN_STEPS and not _by_threads(run, int(rank), str(model), own):
+        if layer and not _by_threads(run, int(rank), str(model), own):
             found.append(_finding(run, int(rank), str(model), since, steps, layer))
     return found
 

@@ -148,18 +148,13 @@ def of_nodes(
         @wraps(ask)
         def asked(run: Run) -> list[Finding]:
             found, sought = ask(run), re.compile(f"{names}|CompiledFunction")
-            if not found and not any(map(sought.search, _node_names(run))):
+            if not found and not any(map(sought.search, texts_of(run, "node", "name"))):
                 raise NotApplicable(f"the graph of backward has no {words}")
             return found
 
         return asked
 
     return of_question
-
-
-@lru_cache(maxsize=4)
-def _node_names(run: Run) -> frozenset[str]:
-    return texts_of(run, "node", "name")
 
 
 of_class_losses = of_nodes("NllLoss", "cross-entropy of classes")
