@@ -34,6 +34,7 @@ from lanescope.webapp.commands.run_argument import (
     run_argument,
     run_option,
     settings_option,
+    shell_word,
 )
 from lanescope.webapp.plugins.diff.repeats import FILE as REPETITION
 from lanescope.webapp.plugins.diff.repeats import repetition_in
@@ -130,7 +131,7 @@ def view(
         try:
             server.serve()
         except KeyboardInterrupt:
-            follow = units.printable(next_command(opened, place))
+            follow = next_command(opened, place)
             click.echo(f"stopped\nlanescope: next: {follow}", err=True)
         if preparing.error is not None:
             raise preparing.error
@@ -298,7 +299,7 @@ def _asked(folder: Path, known: list[Known]) -> Path:
     if not sys.stdin.isatty():
         raise RunError(
             f"{folder} holds {len(known)} runs; name one of them, as in: "
-            f"lanescope view {known[0].path}"
+            f"lanescope view {shell_word(str(known[0].path))}"
         )
     among = click.IntRange(1, min(_SHOWN, len(known)))
     number = click.prompt("Which run?", type=among, default=1, err=True)

@@ -149,12 +149,19 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
             (escaped_markdown(name), escaped_markdown(_measured(value)), escaped_markdown(limit))
         )
     yield from _table(("metric", "value", "limit"), rows)
-    if report.faults or report.unanswered:
+    not_recorded = report.unanswered(recordable=True)
+    if report.faults or not_recorded:
         yield "## Not checked"
         yield ""
         for name, fault in report.faults.items():
             yield f"- {escaped_markdown(name)}: {escaped_markdown(fault)}"
-        for reason, questions in report.unanswered.items():
+        for reason, questions in not_recorded.items():
+            yield f"- {escaped_markdown(reason)}: {escaped_markdown('; '.join(questions))}"
+        yield ""
+    if absent := report.unanswered(recordable=False):
+        yield "## Checks that do not apply"
+        yield ""
+        for reason, questions in absent.items():
             yield f"- {escaped_markdown(reason)}: {escaped_markdown('; '.join(questions))}"
         yield ""
     yield from shown.of(NORM_PICTURE, "Norm of the gradient by step")

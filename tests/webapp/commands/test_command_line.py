@@ -122,6 +122,11 @@ def test_info_says_what_to_do_next(tmp_path: Path) -> None:
     said = called("info", run).stdout
     assert f"next: lanescope view {run}" in said
     assert f"lanescope time {run}" in said
+    spaced = write_run(tmp_path / "my run", steps=3)
+    assert (
+        f"next: lanescope view '{spaced}'\n      lanescope time '{spaced}'  "
+        in called("info", spaced).stdout
+    )
 
 
 @pytest.mark.slow
