@@ -268,12 +268,12 @@ def _batches(base: Run, run: Run) -> list[str]:
             f"the model gets other inputs from the same batches {since}: compare the lines between "
             "the DataLoader and the model"
         ]
-    (op, was), (own_op, now) = (
+    (op, shapes), (own_op, own_shapes) = (
         _first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)
     )
-    if was and now and op == own_op and not {*was} & {*now}:
+    if shapes and own_shapes and op == own_op and not {*shapes} & {*own_shapes}:
         return [
-            f"batches have shape {now[0]} where the baseline has {was[0]}, {since}: "
+            f"batches have shape {own_shapes[0]} where the baseline has {shapes[0]}, {since}: "
             "another batch size, or parts of batches"
         ]
     lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]

@@ -191,7 +191,8 @@ def same_engine(base: Run, run: Run) -> bool:
 
 
 def _of_processes(run: Run, name: str) -> str:
-    return ", ".join(sorted({str(process[name]) for process in run.manifest["processes"]}))
+    processes: list[dict[str, Any]] = [{**one} for one in run.manifest["processes"]]
+    return ", ".join(sorted({str(process[name]) for process in processes}))
 
 
 def _was_compiled(run: Run) -> bool:
