@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -257,7 +258,7 @@ def attach(output: Path | None, stop: bool, pid: int, **settings: Any) -> None:
     else:
         click.echo(
             f"lanescope: recording process {pid} into {run}; end that with: "
-            f"lanescope attach {pid} --stop; see it with: lanescope view {run}",
+            f"lanescope attach {pid} --stop; see it with: lanescope view {shlex.quote(str(run))}",
             err=True,
         )
 

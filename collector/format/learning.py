@@ -96,7 +96,7 @@ ACTIVATION = Table(
 NODE = Table(
     "node",
     True,
-    "A node of the autograd graph, as the first backward of step 0 found it.",
+    "A node of the autograd graph, as the first recorded backward found it.",
     (
         TIME,
         STEP,

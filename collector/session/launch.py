@@ -179,7 +179,8 @@ def _start(command: Sequence[str], environment: dict[str, str]) -> subprocess.Po
         # The command may inherit further descriptors, such as those of a shell's <(...).
         return subprocess.Popen(command, env=environment, close_fds=False)
     except FileNotFoundError as error:
-        raise LaunchError(f"{command[0]}: no such command") from error
+        what = "option" if command[0].startswith("-") else "command"
+        raise LaunchError(f"{command[0]}: no such {what}") from error
     except OSError as error:
         raise LaunchError(f"{command[0]} cannot be started ({error.strerror})") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from pathlib import Path
 
 from ..compaction import manifest
@@ -29,7 +30,7 @@ def conclude(run: Path, options: Options, command: str, status: int) -> tuple[bo
     except (OSError, ValueError, LookupError):
         recorded = True  # opening it reports the error
     if recorded:
-        return True, f"recorded {run}; see it with: lanescope view {run}"
+        return True, f"recorded {run}; see it with: lanescope view {shlex.quote(str(run))}"
     forget(run)
     ended = f" (it ended with exit status {status})" if status else ""
     return False, f"nothing was recorded: {_reason(command, words, options)}{ended}"

@@ -86,6 +86,7 @@ class Report:
     checks: tuple[Check, ...]
     examined: tuple[AnalysisResult, ...]
     unmeasured: Mapping[str, str] = field(default_factory=dict)  # metric -> fault of LaneScope
+    warnings: tuple[str, ...] = ()  # what the run lacks, and how its processes ended
 
     @property
     def faults(self) -> dict[str, str]:
@@ -95,12 +96,14 @@ class Report:
             **{one.question: one.failed for one in self.examined if one.failed},
         }
 
-    @property
-    def unanswered(self) -> dict[str, list[str]]:
-        """Why questions cannot be asked of this run: the reason -> the questions."""
+    def unanswered(self, *, recordable: bool) -> dict[str, list[str]]:
+        """Returns the questions that this run does not answer, by reason.
+
+        `recordable`: those that another recording answers; else those that do not apply.
+        """
         found: dict[str, list[str]] = {}
         for one in self.examined:
-            if one.unanswered:
+            if one.unanswered and one.recordable == recordable:
                 found.setdefault(one.unanswered, []).append(one.question)
         return found
 
@@ -116,6 +119,13 @@ class Report:
         return tuple(
             one for one in self.checks if not one.passed and metric(one.name).kind not in explained
         )
+
+    @property
+    def unchecked(self) -> int:
+        """Limits and questions without an answer that another recording would give."""
+        kept = {one.name for one in self.checks}
+        limits = sum(bool(one.bound) and one.name not in kept for one in metrics())
+        return limits + sum(one.applies and not one.answered for one in self.examined)
 
     @property
     def errors(self) -> int:
@@ -143,6 +153,7 @@ class Report:
                 "source": [finding.source for finding in self.findings],
                 "examined": [one.to_json() for one in self.examined],
                 "errors": [{"in": name, "error": error} for name, error in self.faults.items()],
+                "warnings": self.warnings,
             }
         )
         return found
@@ -198,7 +209,7 @@ def check(
     if new and baseline is not None:
         before = findings(baseline)
         answers = [known_before(one, before) for one in answers]
-    return Report(run.title, measured, checks, tuple(answers), unmeasured)
+    return Report(run.title, measured, checks, tuple(answers), unmeasured, run.warnings)
 
 
 def _measured(run: Run) -> tuple[dict[str, Any], dict[str, str]]:

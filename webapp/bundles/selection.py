@@ -49,6 +49,7 @@ class Contents:
     steps: tuple[int, int] | None = None  # [first, after the last)
     change: Change | None = None
     _spans: dict[tuple[int, str], tuple[int, int]] = field(default_factory=dict)
+    _numbered: bool = False  # a row with the number of a wanted step was met
 
     def write(self, put: Put) -> dict[str, schema.File]:
         """Hands out every file, sorted by rank and path; returns what the manifest says of them.
@@ -71,8 +72,11 @@ class Contents:
                     files[name]["threads"] = threads
                 with made.open("rb") as file:
                     put(name, file, files[name]["bytes"])
-        if self.steps is not None and not self._spans:
-            known = sorted({step for rank in self.ranks for step in self.run.steps(rank).index})
+        if self.steps is None:
+            return files
+        known = sorted({step for rank in self.ranks for step in self.run.steps(rank).index})
+        wanted = range(*self.steps)
+        if not self._numbered and not any(step in wanted for step in known):
             has = f"{known[0]} to {known[-1]}" if known else "none"
             raise RunError(
                 f"no event has a step from {self.steps[0]} to {self.steps[1] - 1}; the run has "
@@ -174,6 +178,7 @@ class Contents:
         if own and "step" in rows.column_names:
             step = rows["step"].to_numpy()
             kept = rows.filter(pa.array((step >= self.steps[0]) & (step < self.steps[1])))
+            self._numbered |= kept.num_rows > 0
         else:
             kept = rows.filter(pa.array(self._inside(part, rows)))
         if part.thread is not None and kept.num_rows:

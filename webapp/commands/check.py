@@ -109,18 +109,13 @@ def _show(report: Report, console: Console) -> None:
     for name, value in report.metrics.items():
         if name not in done:
             console.print(Text(f"   -    {name}: {_measured(value)}", style="dim"))
-    recordable = {one.unanswered for one in report.examined if one.recordable}
-    absent = {}
-    for reason, questions in report.unanswered.items():
-        if reason not in recordable:
-            absent[reason] = len(questions)
-            continue
+    for reason, questions in report.unanswered(recordable=True).items():
         words = f"   -    not checked ({reason}): {_some(questions)}"
         console.print(Text(units.printable(words), style="dim"))
-    if absent:
-        most = sorted(absent.items(), key=lambda item: -item[1])
-        reasons = [f"{why} ({number})" if number > 1 else why for why, number in most]
-        words = f"   -    {_apart(sum(absent.values()))}: {_some(reasons)}"
+    if absent := report.unanswered(recordable=False):
+        most = sorted(absent.items(), key=lambda item: -len(item[1]))
+        reasons = [f"{why} ({len(of)})" if len(of) > 1 else why for why, of in most]
+        words = f"   -    {_apart(sum(map(len, absent.values())))}: {_some(reasons)}"
         console.print(Text(units.printable(words), style="dim"))
     for finding in report.findings:
         style = {"error": "bold red", "warning": "yellow"}.get(finding.severity, "")
@@ -134,6 +129,8 @@ def _show(report: Report, console: Console) -> None:
     omitted = sum(examined.omitted for examined in report.examined)
     if omitted:
         console.print(Text(f"and {units.count(omitted)} more findings of the same kinds"))
+    for warning in report.warnings:
+        console.print(Text(f"     !  {units.printable(warning)}", style="yellow"))
     _conclude(report, console)
 
 
@@ -159,9 +156,9 @@ def _conclude(report: Report, console: Console) -> None:
     failed = sum(not one.passed for one in report.checks)
     passed = len(report.checks) - failed + len(answered) - found
     apart = sum(not one.applies for one in report.examined)
-    unchecked = len(report.examined) - len(answered) - apart + len(report.unmeasured)
     words = f"{units.counted(passed, 'check')} passed"
-    for count, what in ((failed, "failed"), (found, "with findings"), (unchecked, "not checked")):
+    rest = (failed, "failed"), (found, "with findings"), (report.unchecked, "not checked")
+    for count, what in rest:
         words += f", {units.count(count)} {what}" if count else ""
     words += f", {_apart(apart)}" if apart else ""
     console.print(Text(words, "green" if passed and not failed and not found else ""))

@@ -14,7 +14,7 @@ from rich.text import Text
 from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.cluster import steps_ahead
-from lanescope.webapp.commands.run_argument import next_command, run_argument
+from lanescope.webapp.commands.run_argument import next_command, run_argument, shell_word
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.html_summary import EVENT_TABLES
 from lanescope.webapp.runs.run import Run, open_run
@@ -51,8 +51,8 @@ def info(run: str, as_json: bool, cluster: str | None) -> None:
     else:
         console = Console(highlight=False, soft_wrap=True)
         _show(opened, console)
-        console.print(Text(f"next: lanescope view {units.printable(run)}"))
-        console.print(Text(f"      {units.printable(next_command(opened, run))}"))
+        console.print(Text(f"next: lanescope view {shell_word(run)}"))
+        console.print(Text(f"      {next_command(opened, run)}"))
 
 
 def summary(run: Run) -> dict[str, Any]:

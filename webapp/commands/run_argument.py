@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -41,8 +43,14 @@ def settings_option(command: _Command) -> _Command:
     )(command)
 
 
+def shell_word(address: str) -> str:
+    """Returns the address of a run as it is pasted into a shell."""
+    return shlex.quote(units.printable(address))
+
+
 def next_command(run: Run, address: str) -> str:
     """Returns the command that usually follows a first look at a run, and what it shows."""
+    address = shell_word(address)
     if not run.complete:
         return f"lanescope check {address}   (the run is not complete: hangs, exits, what is wrong)"
     if max(len(run.steps(rank)) for rank in run.ranks) > 1:

@@ -240,7 +240,7 @@ def _show_slowdown(run: Run, console: Console) -> None:
     console.print(Text(f"\nSlowdown by stragglers: x{found.job:.2f}", style="bold"))
     cause = "no single rank causes the difference"
     if found.slowest_share > 0:
-        cause = f"{units.share(found.slowest_share)} of the difference is due to the slowest: "
+        cause = f"{found.slowest_part} of the difference is due to the slowest: "
         cause += f"rank {ranks_text(found.slowest)}"
     console.print(f"  {length} a step, {ideal} with all work spread evenly over the ranks; {cause}")
     if found.last_stage_share is not None:

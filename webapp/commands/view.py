@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from lanescope.collector.format.file_names import MANIFEST
@@ -34,11 +33,13 @@ from lanescope.webapp.commands.run_argument import (
     run_argument,
     run_option,
     settings_option,
+    shell_word,
 )
 from lanescope.webapp.plugins.diff.repeats import FILE as REPETITION
 from lanescope.webapp.plugins.diff.repeats import repetition_in
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.errors import RunError
+from lanescope.webapp.runs.extras import need_extra
 from lanescope.webapp.runs.growing import growing
 from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.runs.types import Progress
@@ -97,6 +98,7 @@ def view(
       lanescope view runs/a
       lanescope view runs/a --baseline runs/base --port 0 --no-browser
     """
+    need_extra("view", "lanescope view")  # before an address is printed
     binding = binding_of(host)
     place, other, page = _to_open(chosen_run(run))
     baseline = baseline or other
@@ -130,7 +132,7 @@ def view(
         try:
             server.serve()
         except KeyboardInterrupt:
-            follow = units.printable(next_command(opened, place))
+            follow = next_command(opened, place)
             click.echo(f"stopped\nlanescope: next: {follow}", err=True)
         if preparing.error is not None:
             raise preparing.error
@@ -233,7 +235,8 @@ class Known:
         try:
             manifest = json.loads((self.path / MANIFEST).read_bytes())
             command = " ".join(map(str, manifest["command"]))
-            return f"{units.counted(int(manifest['world_size']), 'rank')}, {command}"
+            ranks = units.counted(int(manifest["world_size"]), "rank")
+            return f"{ranks}, {command}" if command else ranks
         except (OSError, ValueError, LookupError, TypeError):
             return ""
 
@@ -285,20 +288,18 @@ def _asked(folder: Path, known: list[Known]) -> Path:
     if len(known) == 1:
         return known[0].path
     console = Console(stderr=True, highlight=False)
-    table = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for name in ("", "run", "changed", "of"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
+    wide = max(len(units.printable(one.path.name)) for one in known[:_SHOWN])
     for number, one in enumerate(known[:_SHOWN], 1):
         when = datetime.datetime.fromtimestamp(one.changed)
-        texts = (str(number), one.path.name, f"{when:%Y-%m-%d %H:%M}", one.about)
-        table.add_row(*(Text(units.printable(text)) for text in texts))
-    console.print(table)
+        name = units.printable(one.path.name).ljust(wide)
+        words = f"{number:>2}  {name}  {when:%Y-%m-%d %H:%M}  {units.printable(one.about)}"
+        console.print(Text(words), no_wrap=True, overflow="ellipsis")
     if len(known) > _SHOWN:
         console.print(Text(f"and {units.count(len(known) - _SHOWN)} older ones"))
     if not sys.stdin.isatty():
         raise RunError(
             f"{folder} holds {len(known)} runs; name one of them, as in: "
-            f"lanescope view {known[0].path}"
+            f"lanescope view {shell_word(str(known[0].path))}"
         )
     among = click.IntRange(1, min(_SHOWN, len(known)))
     number = click.prompt("Which run?", type=among, default=1, err=True)

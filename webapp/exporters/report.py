@@ -149,18 +149,23 @@ def _lines(run: Run, report: Report, shown: _Shown) -> Iterator[str]:
             (escaped_markdown(name), escaped_markdown(_measured(value)), escaped_markdown(limit))
         )
     yield from _table(("metric", "value", "limit"), rows)
-    if report.faults or report.unanswered:
-        yield "## Not checked"
-        yield ""
-        for name, fault in report.faults.items():
-            yield f"- {escaped_markdown(name)}: {escaped_markdown(fault)}"
-        for reason, questions in report.unanswered.items():
-            yield f"- {escaped_markdown(reason)}: {escaped_markdown('; '.join(questions))}"
-        yield ""
+    faults = {name: [fault] for name, fault in report.faults.items()}
+    yield from _listed("Not checked", {**faults, **report.unanswered(recordable=True)})
+    yield from _listed("Checks that do not apply", report.unanswered(recordable=False))
     yield from shown.of(NORM_PICTURE, "Norm of the gradient by step")
     yield "## Ranks"
     yield ""
     yield from _table(("rank", "threads", "steps", "operators", "collectives"), _ranks(run))
+
+
+def _listed(title: str, of: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """A section with a line for each reason, and the checks of it; nothing without any."""
+    if of:
+        yield f"## {title}"
+        yield ""
+        for reason, names in of.items():
+            yield f"- {escaped_markdown(reason)}: {escaped_markdown('; '.join(names))}"
+        yield ""
 
 
 def _finding(finding: Finding) -> Iterator[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from lanescope.webapp.runs.errors import RunError
 
 EXTRAS = {
@@ -10,6 +12,15 @@ EXTRAS = {
     "cluster": ("dask", "distributed"),
 }
 """Extra -> the modules that it brings, of those that the base package does without."""
+
+
+def need_extra(extra: str, who: str) -> None:
+    """Raises RunError where a module of an extra is not installed; imports none."""
+    for module in EXTRAS[extra]:
+        if find_spec(module) is None:
+            error = missing_extra(ImportError(name=module), who)
+            assert error is not None
+            raise error
 
 
 def missing_extra(error: ImportError, who: str) -> RunError | None:

@@ -1,8 +1,8 @@
 """Records the autograd graph at the start of a backward: counts of nodes by name.
 
-For the first backward of the process also its nodes and edges. The recorded backward can be
-checked against them. Walking costs about 1 us per node, so it is done once in each of the steps
-0, 1, 2, 4, 8, ...
+For the first recorded backward of the process also its nodes and edges. The recorded backward can
+be checked against them. Walking costs about 1 us per node, so it is done once in the first step
+and in each of the steps 1, 2, 4, 8, ...
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Graphs:
             return
         roots = arguments[0] if isinstance(arguments[0], (tuple, list)) else (arguments[0],)
         self._impossible(roots)
-        if not is_doubling(step) or step == self._sampled or (step and not self._counts):
+        first = self._sampled < 0  # not step 0 where a window of steps is recorded
+        if not first and (not is_doubling(step) or step == self._sampled or not self._counts):
             return
         self._sampled = step
         self._divisor(roots)
@@ -99,10 +100,10 @@ class Graphs:
             self._kept[name].add(node, step)
         with recorder.contain_errors(), recorder.own_torch():
             named = [(short_name(node), node) for node in nodes[:MAX_DRAWN]]
-            known = self._facts.of(named, first=step == 0)
+            known = self._facts.of(named, first=first)
             for name, number in (*slopes(named), *known, *ends(named), *input_facts(named)):
                 recorder.value(name, number)
-        if step == 0 and len(nodes) <= MAX_DRAWN:
+        if first and len(nodes) <= MAX_DRAWN:
             self._write(nodes)
 
     def _impossible(self, roots: Sequence[Any]) -> None:

@@ -46,6 +46,14 @@ def test_the_header_shows_the_end_of_a_long_path(tab: SharedTab, run: Run) -> No
     assert pill.get_attribute("title") == run.files.place
 
 
+@pytest.mark.parametrize("path", ["/overview", "/timeline", "/time", "/collectives"])
+def test_no_page_is_wider_than_a_phone(tab: SharedTab, path: str) -> None:
+    page = tab(path, width=390, height=844)
+    assert page.page.evaluate("document.documentElement.scrollWidth") <= 390
+    pill = page.page.locator("#health")
+    assert pill.evaluate("pill => pill.scrollWidth <= pill.clientWidth + 1")
+
+
 def test_a_search_without_any_match_says_so(tab: SharedTab) -> None:
     page = tab()
     page.page.keyboard.press("/")

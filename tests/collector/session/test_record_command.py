@@ -136,6 +136,7 @@ def test_a_terminated_command_gets_the_signal(tmp_path: Path) -> None:
     ("arguments", "sentence"),
     [
         (["--", "no-such-program"], "no-such-program: no such command"),
+        (["--no-such", "--", "true"], "--no-such: no such option"),
         (["--level", "all", "--", "true"], "'all' is not one of"),
         (["--steps", "5:2", "--", "true"], "steps are 5:2; A:B needs 0 <= A < B"),
         (["--steps", "x", "--", "true"], "'x' is not a step window; write A:B, as in 10:20"),

@@ -22,6 +22,7 @@ from lanescope.webapp.runs.run import Run, open_run
 from lanescope.webapp.timeline.timeline import Timeline
 from tests.support.bundled import NOTES, lanescope
 from tests.support.growing import begin, write_ops
+from tests.support.synthetic import START_NS, Builder
 
 
 def same_rows(one: Run, other: Run) -> None:
@@ -126,6 +127,18 @@ def test_missing_files_are_refused(
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
     assert os.listdir(tmp_path) == []
+
+
+def test_rows_behind_the_last_step_are_of_no_step(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run")
+    for step in range(3):
+        builder.op(START_NS + step * 100, 10, step=step)
+        builder.phase(START_NS + step * 100 + 50, 10, "optimizer", step=step)
+    builder.row("access", 0, "1000-0", start_ns=START_NS + 900, duration_ns=1)
+    path = builder.write()
+    assert lanescope("pack", path, "-o", tmp_path / "some.lanes", "--steps", "1:9").exit_code == 0
+    result = lanescope("pack", path, "-o", tmp_path / "none.lanes", "--steps", "9:12")
+    assert "no event has a step from 9 to 11; the run has 0 to 2" in result.stderr
 
 
 def test_what_a_dead_process_left_is_packed(tmp_path: Path) -> None:

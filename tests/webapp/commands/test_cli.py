@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from lanescope.collector.format import schema
 from lanescope.webapp import cli
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import open_run
 from tests.support.processes import first_line, started
 from tests.support.synthetic import START_NS, Builder, write_run
 
@@ -131,6 +132,7 @@ def test_check_passes_below_its_limit(tmp_path: Path) -> None:
         "source": [],
         "examined": found["examined"],
         "errors": [],
+        "warnings": [],
     }
     assert {one["findings"] for one in found["examined"]} == {0}
     assert not any(one["question"].endswith("?") for one in found["examined"])
@@ -210,6 +212,27 @@ def test_check_against_a_baseline_finds_the_divergence(tmp_path: Path) -> None:
     ]
     assert any(" more (--json lists all)" in line for line in unchecked)
     assert max(line.count("; ") for line in unchecked) <= 4
+
+
+def test_check_says_how_processes_ended(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run")
+    builder.process(0, closed=False, ended="signal SIGSEGV")
+    builder.op(START_NS, 1)
+    path = builder.write()
+    (warning,) = open_run(path).warnings
+    assert "was ended by SIGSEGV" in warning
+    assert f"!  {warning}\n" in called("check", path)
+    assert json.loads(called("check", path, "--json"))["warnings"] == [warning]
+
+
+def test_check_counts_limits_without_a_value_as_not_checked(run: Path) -> None:
+    shown = called("check", run, "--fail-on", "never")
+    asked = json.loads(called("check", run, "--json", "--fail-on", "never"))
+    lines = [line for line in shown.splitlines() if "not checked (" in line]
+    limits = sum(f"   -    {name}: not measured" in shown for name in asked["metrics"])
+    unchecked = re.search(r", (\d+) not checked", shown.splitlines()[-1])
+    assert unchecked is not None
+    assert int(unchecked[1]) >= len(lines) + limits - 1  # the overlap of communication has no limit
 
 
 def test_check_says_where_a_report_cannot_go(run: Path, tmp_path: Path) -> None:

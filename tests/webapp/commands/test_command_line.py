@@ -19,6 +19,7 @@ from lanescope.collector.recorder import progress
 from lanescope.collector.session.worst_finding import worst_finding
 from lanescope.webapp import cli
 from lanescope.webapp.commands.view import chosen_run, runs_in
+from lanescope.webapp.runs import extras
 from lanescope.webapp.runs.errors import RunError
 from tests.support import ROOT
 from tests.support.bundled import lanescope as called
@@ -92,18 +93,39 @@ def test_durations_take_any_unit() -> None:
             parse_window(wrong)
 
 
-def test_view_takes_the_newest_run_or_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_view_prints_no_address_without_its_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = write_run(tmp_path / "run", steps=1)
+    monkeypatch.setitem(extras.EXTRAS, "view", ("dash", "no_such_package"))
+    shown = called("view", run, "--no-browser", "--port", "0")
+    assert (shown.exit_code, shown.stdout) == (2, "")
+    assert "lanescope view needs no_such_package, which is not installed" in shown.stderr
+
+
+def test_view_takes_the_newest_run_or_asks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RunError, match=r"there is no run in \./runs"):
         chosen_run(None)
     for age, name in enumerate(("new", "old", "oldest")):
         manifest = write_run(tmp_path / "runs" / name) / "manifest.json"
+        words = json.loads(manifest.read_text()) | {"command": ["python", "x" * 200]}
+        manifest.write_text(json.dumps(words))
         os.utime(manifest, (1_000_000 - age, 1_000_000 - age))
     assert [one.path.name for one in runs_in(Path("runs"))] == ["new", "old", "oldest"]
     assert chosen_run(None) == "runs/new"
     assert chosen_run("runs/old") == "runs/old"
     with pytest.raises(RunError, match="runs holds 3 runs; name one of them"):
         chosen_run("runs")
+    # Long commands do not take the place of the numbers.
+    capsys.readouterr()
+    with pytest.raises(RunError):
+        chosen_run("runs")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith(f" {number}  ") for number, line in enumerate(lines, 1))
     # On a terminal it asks.
     code = "from lanescope.webapp.commands.view import chosen_run; print(chosen_run('runs'))"
     leader, terminal = os.openpty()
@@ -122,6 +144,11 @@ def test_info_says_what_to_do_next(tmp_path: Path) -> None:
     said = called("info", run).stdout
     assert f"next: lanescope view {run}" in said
     assert f"lanescope time {run}" in said
+    spaced = write_run(tmp_path / "my run", steps=3)
+    assert (
+        f"next: lanescope view '{spaced}'\n      lanescope time '{spaced}'  "
+        in called("info", spaced).stdout
+    )
 
 
 @pytest.mark.slow

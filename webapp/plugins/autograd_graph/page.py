@@ -29,7 +29,7 @@ def layout(context: Context) -> Component:
     """Controls, the drawings, what they say."""
     run = context.run
     lead = (
-        "The modules and autograd nodes of the first backward of step 0, from the loss down. Click "
+        "The modules and autograd nodes of the first recorded backward, from the loss down. Click "
         "a module to open or close it; choosing a level closes all."
     )
     ranks = [rank for rank in run.ranks if run.counts_of(rank)["node"]]
@@ -39,8 +39,8 @@ def layout(context: Context) -> Component:
             lead,
             states.empty(
                 "This run holds no autograd graph.",
-                "Recorded is the first backward of step 0, up to 20,000 nodes: record from the "
-                "start of a program that runs backward.",
+                "The graph of the first recorded backward is kept if it has up to 20,000 nodes: "
+                "record a step that runs backward.",
             ),
         )
     modules = set(graph_nodes(run, ranks[0])["module"])

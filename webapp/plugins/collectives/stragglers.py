@@ -29,7 +29,7 @@ import pandas as pd
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import texts_of
 from lanescope.webapp.analysis.collective_calls import call_title
-from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import at_place, group_lane, timeline_address
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, dumps, meanwhile
 from lanescope.webapp.plugins.collectives.abandoned_calls import calls_left
@@ -64,13 +64,17 @@ _MIN_SHARE = 0.5
 
 
 def stragglers(run: Run) -> list[Finding]:
-    """Returns findings of kind `straggler`. NotApplicable: nothing to compare."""
+    """Returns findings of kind `straggler`. NotApplicable: nothing, or too little, to compare."""
     came = comparable_arrivals(run)
     found = [_finding(run, rank, shares, came) for rank, shares in steadily_late(came).items()]
     known = {finding.rank for finding in found}
     found += occasional_waits(run, came, known)
     known = {finding.rank for finding in found}
-    return [*found, *(one for one in long_waits(run) if one.rank not in known)]
+    found += [one for one in long_waits(run) if one.rank not in known]
+    steps = came["step"].nunique()
+    if not found and (steps if steps > 1 else len(came)) < MIN_ROUNDS:
+        raise NotRecorded(f"record at least {MIN_ROUNDS} steps")
+    return found
 
 
 def steadily_late(came: pd.DataFrame) -> dict[int, pd.DataFrame]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from functools import lru_cache
 from typing import Any
 
@@ -43,7 +44,7 @@ def layout(context: Context) -> Component:
     """Returns the comparison, or how to get one."""
     base = context.baseline
     if base is None:
-        command = f"lanescope view {context.run.title} --baseline OTHER_RUN"
+        command = f"lanescope view {shlex.quote(context.run.title)} --baseline OTHER_RUN"
         return widgets.page(
             "Compare",
             "Two recordings side by side, aligned by rank, step and name.",

@@ -268,10 +268,12 @@ def _batches(base: Run, run: Run) -> list[str]:
             f"the model gets other inputs from the same batches {since}: compare the lines between "
             "the DataLoader and the model"
         ]
-    shapes = [_first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
-    if all(shapes) and not {*shapes[0]} & {*shapes[1]}:
+    (op, shapes), (own_op, own_shapes) = (
+        _first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)
+    )
+    if shapes and own_shapes and op == own_op and not {*shapes} & {*own_shapes}:
         return [
-            f"batches have shape {shapes[1][0]} where the baseline has {shapes[0][0]}, {since}: "
+            f"batches have shape {own_shapes[0]} where the baseline has {shapes[0]}, {since}: "
             "another batch size, or parts of batches"
         ]
     lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]
@@ -291,17 +293,18 @@ def _beside_training(base: Run, apart: pd.DataFrame) -> bool:
     return bool(names.str.startswith("input/").any() and set(apart["name"]) == set(names[loaded]))
 
 
-def _first_shapes(run: Run, rank: int, step: int) -> list[str]:
-    """Returns the shapes of the first tensor of the first operator in a module, in all its calls of
-    a step, as an evaluation may call it as well."""
+def _first_shapes(run: Run, rank: int, step: int) -> tuple[str, list[str]]:
+    """Returns the first operator in a module and the shapes of its first tensor, in all its calls
+    of a step, as an evaluation may call it as well."""
     for piece in run.pieces("op", rank, None, ["start_ns", "name", "module", "shapes", "step"]):
         ops = to_frame(piece).astype({"module": "str", "shapes": "str"}).sort_values("start_ns")
         own = ops[(ops["step"] == step) & ~ops["module"].isin(["", "nan", "None"])]
         if len(own):
             first = own.iloc[0]
             same = own[(own["name"] == first["name"]) & (own["module"] == first["module"])]
-            return [one[: one.find("]") + 1] for one in same["shapes"] if "]" in one]
-    return []
+            shapes = [one[: one.find("]") + 1] for one in same["shapes"] if "]" in one]
+            return str(first["name"]), shapes
+    return "", []
 
 
 def _length_of_data(run: Run, rank: int) -> str | None:

@@ -253,10 +253,11 @@ def _findings(context: Context, report: Report) -> list[Component]:
 def _nothing(report: Report) -> str:
     """How much a run without findings was checked for."""
     answered = sum(one.answered for one in report.examined)
-    skipped = sum(one.applies for one in report.examined) - answered
     if not answered:
         return "No check could run on this run. Each check below says what it needs."
+    answered += len(report.checks)  # limits that are kept
     words = f"No problem found in {units.counted(answered, 'check')}"
+    skipped = report.unchecked
     return words + (f"; {units.counted(skipped, 'check')} could not run" if skipped else "")
 
 

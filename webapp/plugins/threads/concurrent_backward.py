@@ -131,8 +131,7 @@ def _finding(
         kind="concurrent_backward",
         severity="error",
         title=f"{_called(called)} run backward at the same time into the "
-        f"same {units.counted(len(tensors), 'gradient')} for {units.duration(both.total)} in all, "
-        f"at {places}{also}. {_ADVICE}",
+        f"same gradients for {units.duration(both.total)} in all, at {places}{also}. {_ADVICE}",
         rank=rank,
         thread=race.first.thread,
         step=race.first.step,

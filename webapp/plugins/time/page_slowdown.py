@@ -49,9 +49,7 @@ def _slowdown_words(found: Slowdown) -> list[Component]:
     )
     word = "rank" if len(found.slowest) == 1 else "ranks"
     who = f"{word} {ranks_text(found.slowest)}"
-    # Without it the others may even be faster than ideal ones.
-    part = "All" if found.slowest_share >= 1 else units.share(found.slowest_share)
-    fixed = f"{part} of that is due to the slowest, {who}."
+    fixed = f"{units.sentence(found.slowest_part)} of that is due to the slowest, {who}."
     if found.slowest_share <= 0:  # without it others are as slow, at other steps
         fixed = "No single rank causes that."
     if found.last_stage_share is not None:

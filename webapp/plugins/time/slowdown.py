@@ -36,6 +36,7 @@ from lanescope.webapp.plugins.time.critical_path import TRANSFER
 from lanescope.webapp.plugins.time.job_steps import job_steps
 from lanescope.webapp.plugins.time.replay import Actor, Replay
 from lanescope.webapp.plugins.time.what_if import checked_replay
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Float64Array
 
@@ -81,6 +82,12 @@ class Slowdown:
     def wasted(self) -> float:
         """Share of the job's time that stragglers cost, 1 - 1 / S."""
         return 1 - self.ideal_ns / self.step_ns
+
+    @property
+    def slowest_part(self) -> str:
+        """M_W in words: without the slowest ranks the others may even be faster than ideal ones."""
+        share = self.slowest_share or 0.0
+        return "all" if share >= 1 else units.share(share)
 
 
 @lru_cache(maxsize=4)

@@ -80,6 +80,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return open_run(recorded.run)
 
 
+@pytest.mark.parametrize("engine", ["native", "portable"])
+def test_a_window_of_steps_holds_the_graph_of_its_first_backward(
+    tmp_path: Path, engine: str
+) -> None:
+    source = PROGRAM.replace("range(2)", "range(9)").replace("] * 2", "] * 9")
+    recorded = record_program(tmp_path, source, "--engine", engine, "--steps", "3:7")
+    assert recorded.status == 0, recorded.stderr
+    nodes = open_run(recorded.run).events("node", 0)
+    assert set(nodes["step"].to_pylist()) == {3}
+    assert "blocks.0.first.weight" in nodes["parameter"].to_pylist()
+
+
 def of(run: Run, *arguments: Any) -> Any:
     graph = graph_of(run, 0, *arguments)
     assert graph is not None

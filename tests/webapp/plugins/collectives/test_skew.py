@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lanescope.webapp.analysis.findings import NotApplicable
+from lanescope.webapp.analysis.findings import NotApplicable, NotRecorded
 from lanescope.webapp.plugins.collectives.collectives import (
     bus_factor,
     collectives,
@@ -223,6 +223,11 @@ def test_what_takes_a_straggler_longer(tmp_path: Path) -> None:
 )
 def test_chance_does_not_make_a_straggler(tmp_path: Path, delays: list[tuple[int, int]]) -> None:
     assert stragglers(rounds(tmp_path, delays)) == []
+
+
+def test_a_few_steps_prove_no_straggler(tmp_path: Path) -> None:
+    with pytest.raises(NotRecorded, match="record at least 9 steps"):
+        stragglers(rounds(tmp_path, [(0, 30)] * 8))
 
 
 def test_ranks_that_are_late_by_turns_within_steps_are_no_stragglers(tmp_path: Path) -> None:

@@ -104,6 +104,21 @@ CLIPPED = """
 """
 
 
+def test_operators_that_one_engine_alone_sees_are_no_change_of_the_program(tmp_path: Path) -> None:
+    runs = []
+    for engine, seed in (("portable", 0), ("native", 1)):
+        (tmp_path / engine).mkdir()
+        source = PROGRAM.replace("manual_seed(0)", f"manual_seed({seed})")
+        options = ("--engine", engine)
+        recorded = record_program(tmp_path / engine, source, *options, arguments=("0",))
+        assert recorded.status == 0, recorded.stderr
+        runs.append(open_run(recorded.run))
+    found = compare(*runs)
+    assert any("engine portable in the baseline, native" in note for note in found.notes)
+    assert any("the data differs since step 0" in note for note in found.notes), found.notes
+    assert not any("batch size" in note or "alone calls" in note for note in found.notes)
+
+
 def test_gradients_that_one_run_alone_clips_are_inputs_by_that_line(tmp_path: Path) -> None:
     sides = []
     for how in ("not", "clip"):

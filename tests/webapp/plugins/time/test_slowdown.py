@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -51,6 +52,7 @@ def test_one_slow_rank() -> None:
     assert found.workers == pytest.approx({0: 1, 1: 1, 2: 50 / 30})
     assert found.slowest == (2,)
     assert found.slowest_share == pytest.approx(1)
+    assert replace(found, slowest_share=1.69).slowest_part == "all"
     assert (found.last_stage, found.last_stage_share) == ((), None)
 
 

@@ -102,7 +102,7 @@ def own_calls(
     rows = rows[(rows["rank"] == rank) & (rows["step"] <= first["step"])]
     step = rows["step"].min()
     names = set(rows.loc[rows["step"] == step, "name"])
-    if not names:
+    if not names or not same_engine(base, run):
         return []
     now, was = (_places(one, rank, step, names) for one in (run, base))
     words: list[str] = []
@@ -173,9 +173,8 @@ def settings_words(base: Run, run: Run) -> str | None:
     nothing was."""
     words = []
     for name in ("engine", "torch"):
-        sides = [sorted({str(p[name]) for p in one.manifest["processes"]}) for one in (base, run)]
-        if sides[0] != sides[1]:
-            base_has, run_has = (", ".join(side) for side in sides)
+        base_has, run_has = (_of_processes(one, name) for one in (base, run))
+        if base_has != run_has:
             words.append(f"{name} {base_has} in the baseline, {run_has} in the run")
     options = [one.manifest["options"] for one in (base, run)]
     words += [
@@ -184,6 +183,16 @@ def settings_words(base: Run, run: Run) -> str | None:
         if (options[0].get(name) or None) != (options[1].get(name) or None)
     ]
     return f"the runs were recorded otherwise: {'; '.join(words)}" if words else None
+
+
+def same_engine(base: Run, run: Run) -> bool:
+    """Whether one engine recorded both: each sees other operators of the same program."""
+    return _of_processes(base, "engine") == _of_processes(run, "engine")
+
+
+def _of_processes(run: Run, name: str) -> str:
+    processes: list[dict[str, Any]] = [{**one} for one in run.manifest["processes"]]
+    return ", ".join(sorted({str(process[name]) for process in processes}))
 
 
 def _was_compiled(run: Run) -> bool:
