@@ -3,12 +3,14 @@
 Two ends leave no word of their own: SIGKILL and `os._exit`. They are distinguished by the end of
 the whole job by what the others noted: a connection that was lost, or the SIGTERM by which a
 launcher ends the ranks that are left, noted after the last sign of life of the one that noted
-nothing.
+nothing. Where the launcher was killed as well, and no rank ended in order, none of them is the
+reason: a rank that was killed a moment later may have lost its connections before.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -39,6 +41,9 @@ _NOTE_SIGNALS = ("native", "portable")
 _UNREDUCED = "Expected to have finished reduction in the prior iteration"
 """How DistributedDataParallel begins when a parameter got no gradient."""
 
+_KILLED = 128 + signal.SIGKILL
+"""Exit status of a launcher that was killed."""
+
 _CRASHES = ("SIGABRT", "SIGBUS", "SIGFPE", "SIGILL", "SIGSEGV")
 _INTERRUPT = "KeyboardInterrupt"
 _RAISED_AT = re.compile(r" ?\(([^()\s]+:[0-9]+)\)$")
@@ -63,15 +68,21 @@ class Ending:
     where: str | None = None  # file.py:12 of what was raised
 
 
+_DIED = Ending("died", "died")
+
+
 @lru_cache(maxsize=4)
 def endings(run: Run) -> Mapping[int, Ending]:
     """Returns the ending of every recorded rank's own process."""
     processes = own_processes(run)
     lost = any(_LOST.search(p["exception"]) for p in run.manifest["processes"])
     stopped = _stopped(run)
-    return MappingProxyType(
-        {rank: _ending(run, processes.get(rank), lost, stopped) for rank in run.ranks}
-    )
+    found = {rank: _ending(run, processes.get(rank), lost, stopped) for rank in run.ranks}
+    closed = any(process["closed"] for process in processes.values())
+    if run.manifest["exit_status"] == _KILLED and not closed:
+        alike = [r for r, one in found.items() if one == _DIED or _LOST.search(one.words)]
+        found |= dict.fromkeys(alike, Ending("killed"))
+    return MappingProxyType(found)
 
 
 def alive_ns(run: Run, process: schema.Process) -> int:
@@ -118,7 +129,7 @@ def _ending(
     if ended or process["closed"]:
         # The job failed, and this rank may be why.
         return Ending(ended or ("left" if run.manifest["exit_status"] else "exit"))
-    return Ending("died", "died") if lost or _outlived(run, process, stopped) else Ending("killed")
+    return _DIED if lost or _outlived(run, process, stopped) else Ending("killed")
 
 
 def gave_up(process: schema.Process) -> bool:

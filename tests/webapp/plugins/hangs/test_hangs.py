@@ -264,7 +264,7 @@ def test_a_killed_rank_is_known_to_have_been_stuck_and_where(runs: Runs, name: s
     assert "quiet" in {row["reason"] for row in runs.of(name).events("stall", 1).to_pylist()}
 
 
-@pytest.mark.parametrize("name", ["killed_at_work"])
+@pytest.mark.parametrize("name", ["killed_at_work", "killed_one_by_one"])
 @pytest.mark.slow
 def test_what_was_killed_at_work_did_not_hang(runs: Runs, name: str) -> None:
     run = runs.of(name)
