@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lanescope.collector.format.loop_names import INPUT_SCALE
 from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
@@ -30,6 +31,7 @@ from lanescope.webapp.analysis.parameter_history import (
     samples,
     streaks,
 )
+from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.plugins.learning.gradient_paths import growth, ways
 from lanescope.webapp.plugins.learning.lost_gradients import where_infinite
 from lanescope.webapp.plugins.learning.scaling import zero_eps
@@ -97,10 +99,14 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     step, names = int(first["step"].iloc[0]), list(first["parameter"])
     others = and_more(len(names), "parameter")
     rounded = None if step == rows["step"].min() else zero_eps(run, rank, names)
-    where, advice = where_infinite(run, rank) or (
-        None,
-        _too_large_before(run, rank, rows[rows["call"] < first["call"].iloc[0]])
-        or "Check the loss, the learning rate, and divisions or logarithms of 0.",
+    where, advice = (
+        _given(run, rank, step)
+        or where_infinite(run, rank)
+        or (
+            None,
+            _too_large_before(run, rank, rows[rows["call"] < first["call"].iloc[0]])
+            or "Check the loss, the learning rate, and divisions or logarithms of 0.",
+        )
     )
     if rounded is not None:
         where, advice = None, rounded
@@ -122,6 +128,21 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
             "all_parameters": int((rows["call"] == first["call"].iloc[0]).sum()),
         },
         link=step_link(run, rank, step),
+    )
+
+
+def _given(run: Run, rank: int, step: int) -> tuple[str | None, str] | None:
+    """The place and what to do where a model is given NaN at a step; None: it is not."""
+    given = logged(run, rank, prefix=INPUT_SCALE)
+    given = given[(given["step"] == step) & given["value"].isna()]
+    if given.empty:
+        return None
+    model, _, place = str(given["name"].iloc[0]).rpartition("/")
+    return (
+        place_before(run, rank, str(given["thread"].iloc[0]), int(given["time_ns"].iloc[0])),
+        f"The data have it already: input {int(place) + 1} of {model} is NaN before the model "
+        "computes anything. Look where they are read and scaled: missing values, and divisions, "
+        "powers and logarithms of 0.",
     )
 
 

@@ -42,6 +42,8 @@ def frozen_statistics(run: Run) -> list[Finding]:
     known = samples(run)
     for key, own in buffers.groupby("rank", sort=True):
         rank = int(str(key))
+        known_by = _first_names(run, rank)
+        own = own.assign(name=[known_by.get(str(name), str(name)) for name in own["name"]])
         changes = own.groupby("name", sort=False, observed=True)["value"].nunique()
         layers = {str(name).removesuffix(_MEAN) for name in changes.index[changes >= _MIN_SAMPLED]}
         layers &= _frozen(known[known["rank"] == rank])
@@ -97,6 +99,14 @@ def fresh_statistics(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     )
     evidence = {"cause": "fresh_statistics", "model": model, "layer": layer}
     return _warning(run, rank, title, evidence)
+
+
+def _first_names(run: Run, rank: int) -> dict[str, str]:
+    """Names of tensors -> the first one of their storage, which parameters have too: that of a part
+    that was called before its model."""
+    storages = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
+    names = storages["name"].astype("str")
+    return dict(zip(names, names.groupby(storages["storage"]).transform("first"), strict=True))
 
 
 def _frozen(rows: pd.DataFrame) -> set[str]:
