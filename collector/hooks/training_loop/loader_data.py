@@ -78,8 +78,8 @@ def _rows(dataset: Any) -> array[int] | None:
 
 
 def _first_and_stride(held: Any) -> tuple[int, int, int] | None:
-    """Returns the address of the first row, the bytes from row to row, and how many rows there are;
-    None: it is no tensor or array of rows."""
+    """Returns the address of the first row, the bytes from row to row, and the number of rows; None
+    for all but tensors and arrays."""
     if type(held) is torch.Tensor and held.layout == torch.strided and held.dim():
         found = held.data_ptr(), held.stride(0) * held.element_size(), len(held)
     elif type(held).__name__ == "ndarray" and held.ndim:

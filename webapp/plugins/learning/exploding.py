@@ -31,7 +31,6 @@ from lanescope.webapp.analysis.parameter_history import (
     samples,
     streaks,
 )
-from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.plugins.learning.gradient_paths import growth, ways
 from lanescope.webapp.plugins.learning.lost_gradients import where_infinite
 from lanescope.webapp.plugins.learning.scaling import zero_eps
@@ -131,18 +130,18 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     )
 
 
-def _given(run: Run, rank: int, step: int) -> tuple[str | None, str] | None:
-    """The place and what to do where a model is given NaN at a step; None: it is not."""
+def _given(run: Run, rank: int, step: int) -> tuple[None, str] | None:
+    """What to do where a model is given NaN at a step; None: it is not. The place is that of the
+    first layer, which reads it."""
     given = logged(run, rank, prefix=INPUT_SCALE)
-    given = given[(given["step"] == step) & given["value"].isna()]
-    if given.empty:
+    names = given.loc[(given["step"] == step) & given["value"].isna(), "name"]
+    if names.empty:
         return None
-    model, _, place = str(given["name"].iloc[0]).rpartition("/")
-    return (
-        place_before(run, rank, str(given["thread"].iloc[0]), int(given["time_ns"].iloc[0])),
+    model, _, place = str(names.iloc[0]).rpartition("/")
+    return None, (
         f"The data have it already: input {int(place) + 1} of {model} is NaN before the model "
         "computes anything. Look where they are read and scaled: missing values, and divisions, "
-        "powers and logarithms of 0.",
+        "powers and logarithms of 0."
     )
 
 

@@ -23,6 +23,7 @@ from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import logged, samples
+from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs.run import Run
 
 _MIN_SAMPLED = 3
@@ -50,7 +51,7 @@ def frozen_statistics(run: Run) -> list[Finding]:
         times = own.loc[own["name"].isin([one + _MEAN for one in layers]), "time_ns"]
         layers = _kept(run, rank, layers, int(times.min()), int(times.max())) if layers else set()
         if layers:
-            found.append(_finding(run, rank, sorted(layers)))
+            found.append(_finding(run, rank, sorted(layers), _trained_at(run, rank, own)))
     return found
 
 
@@ -133,7 +134,17 @@ def _kept(run: Run, rank: int, layers: set[str], since_ns: int, last_ns: int) ->
     return found
 
 
-def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
+def _trained_at(run: Run, rank: int, own: pd.DataFrame) -> str | None:
+    """The line that calls the model with gradients: the layers may have run before."""
+    times = own["time_ns"].drop_duplicates().sort_values().head(_MIN_SAMPLED)
+    window = int(times.iloc[0]), int(times.iloc[-1])
+    columns = ["phase", "stack"]
+    ops = run.events("op", rank, str(own["thread"].iloc[0]), columns=columns, window=window)
+    stacks = ops.filter(pc.equal(ops["phase"].cast("string"), "forward"))["stack"].drop_null()
+    return own_place(run, rank, stacks[0].as_py()) if len(stacks) else None
+
+
+def _finding(run: Run, rank: int, layers: list[str], where: str | None) -> Finding:
     several = len(layers) > 1
     title = (
         f"Batch normalisation {layers[0]}{and_more(len(layers), 'layer')} "
@@ -141,10 +152,13 @@ def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
         "batch: training mode is on. Call eval() on frozen layers after each model.train(), or "
         "override train()."
     )
-    return _warning(run, rank, title, {"cause": "frozen_statistics", "modules": layers[:20]})
+    evidence = {"cause": "frozen_statistics", "modules": layers[:20]}
+    return _warning(run, rank, title, evidence, where)
 
 
-def _warning(run: Run, rank: int, title: str, evidence: Mapping[str, object]) -> Finding:
+def _warning(
+    run: Run, rank: int, title: str, evidence: Mapping[str, object], where: str | None = None
+) -> Finding:
     return finding_at(
         run,
         rank,
@@ -152,5 +166,6 @@ def _warning(run: Run, rank: int, title: str, evidence: Mapping[str, object]) ->
         kind="evaluation_mode",
         confidence="likely",
         title=title,
+        where=where,
         evidence=evidence,
     )
