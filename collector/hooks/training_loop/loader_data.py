@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import Subset, TensorDataset
 
 from ...format.loader_names import LOADER_DATA, SHARED_SAMPLES
 from ...recorder.recorder import Recorder
@@ -67,10 +67,13 @@ class LoaderData:
 def _rows(dataset: Any) -> array[int] | None:
     """Returns the addresses of the rows of the widest tensor or array that a dataset holds with a
     row for each sample; None where it holds none, or many rows."""
-    held = [*islice(vars(dataset).values(), _MAX_ATTRIBUTES)]
-    held += getattr(dataset, "tensors", ())
+    held = [dataset, *islice(getattr(dataset, "__dict__", {}).values(), _MAX_ATTRIBUTES)]
+    held += dataset.tensors if type(dataset) is TensorDataset else ()
     found = [one for one in map(_first_and_stride, held) if one is not None]
-    count = len(dataset) if found else 0
+    try:
+        count = len(dataset) if found else 0
+    except (TypeError, NotImplementedError):  # it is iterated over
+        return None
     rows = max((one for one in found if one[2] == count), key=lambda one: one[1], default=None)
     if rows is None or not 0 < count <= _MAX_INDICES:
         return None
