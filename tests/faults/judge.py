@@ -21,6 +21,7 @@ from tests.faults.base import Fault, Program
 from tests.faults.inputs import (
     changed_slices,
     first_layers,
+    held_twice,
     mixed_rows,
     nearest_rows,
     nested_passes,
@@ -122,6 +123,7 @@ _ROOMS = (
     seeds_and_scales,
     frozen_heads,
     first_layers,
+    held_twice,
     changed_slices,
     nearest_rows,
     own_functions,

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lanescope.collector.format.loop_names import INPUT_SCALE
 from lanescope.collector.format.names import CLIP_NORM, SKIPPED_STEPS
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.cluster import per_rank
@@ -97,10 +98,14 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     step, names = int(first["step"].iloc[0]), list(first["parameter"])
     others = and_more(len(names), "parameter")
     rounded = None if step == rows["step"].min() else zero_eps(run, rank, names)
-    where, advice = where_infinite(run, rank) or (
-        None,
-        _too_large_before(run, rank, rows[rows["call"] < first["call"].iloc[0]])
-        or "Check the loss, the learning rate, and divisions or logarithms of 0.",
+    where, advice = (
+        _given(run, rank, step)
+        or where_infinite(run, rank)
+        or (
+            None,
+            _too_large_before(run, rank, rows[rows["call"] < first["call"].iloc[0]])
+            or "Check the loss, the learning rate, and divisions or logarithms of 0.",
+        )
     )
     if rounded is not None:
         where, advice = None, rounded
@@ -122,6 +127,21 @@ def _not_finite(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
             "all_parameters": int((rows["call"] == first["call"].iloc[0]).sum()),
         },
         link=step_link(run, rank, step),
+    )
+
+
+def _given(run: Run, rank: int, step: int) -> tuple[None, str] | None:
+    """What to do where a model is given NaN at a step; None: it is not. The place is that of the
+    first layer, which reads it."""
+    given = logged(run, rank, prefix=INPUT_SCALE)
+    names = given.loc[(given["step"] == step) & given["value"].isna(), "name"]
+    if names.empty:
+        return None
+    model, _, place = str(names.iloc[0]).rpartition("/")
+    return None, (
+        f"The data have it already: input {int(place) + 1} of {model} is NaN before the model "
+        "computes anything. Look where they are read and scaled: missing values, and divisions, "
+        "powers and logarithms of 0."
     )
 
 

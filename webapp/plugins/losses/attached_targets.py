@@ -5,13 +5,19 @@ one side of a difference is a tensor without gradient plus a multiple of what th
 the other side is not, and both lead to the same parameter. So does an advantage, a return less
 what the model expects, by which the gradients of a policy are weighted.
 
+The target may be a network of its own, a copy: its norms are those of the other side before the
+first step, and the same optimizer holds both.
+
 Equations that outputs are to solve are left out: both sides have the very output, as of an implicit
 step u1 = u0 + h f(u1), or a known matrix is multiplied by it, as the kernel of an integral.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.parameter_history import samples
 from lanescope.webapp.plugins.losses.loss_graph import (
     SAME_NUMBERS,
     LossGraph,
@@ -42,7 +48,8 @@ def attached_targets(run: Run, rank: int, graph: LossGraph) -> Finding | None:
         target = next(one for one in added if one is not None)
         if _is_equation(graph, target, sides[added.index(None)]):
             continue
-        if _parameters(graph, sides[0]) & _parameters(graph, sides[1]):
+        first, second = (_parameters(graph, one) for one in sides)
+        if first & second or _are_copies(run, rank, first, second):
             return _finding(run, rank, graph, loss, target)
     return _advantage(run, rank, graph)
 
@@ -104,6 +111,19 @@ def _is_equation(graph: LossGraph, target: LossNode, side: LossNode) -> bool:
     made = None if times is None else _numbers(graph, graph.nodes[times.next[0]])
     known = made is not None and made.name in _PRODUCTS and len(made.next) == 1
     return known or any(one.number == side.number for one in graph.below(target.number))
+
+
+def _are_copies(run: Run, rank: int, first: set[str], second: set[str]) -> bool:
+    """Whether one optimizer holds two networks that were equal before its first step."""
+    known = samples(run)
+    known = known[(known["rank"] == rank) & (known["call"] == 0) & (known["optimizer"] >= 0)]
+    sides = [known[known["parameter"].isin(one)] for one in (first, second)]
+    if {*map(len, sides)} != {len(first)} or len(
+        {*sides[0]["optimizer"], *sides[1]["optimizer"]}
+    ) > 1:
+        return False
+    sizes, others = (one.sort_values(["numel", "norm"])[["numel", "norm"]] for one in sides)
+    return len(first) > 0 and bool(np.array_equal(sizes.to_numpy(), others.to_numpy()))
 
 
 def _numbers(graph: LossGraph, node: LossNode) -> LossNode | None:

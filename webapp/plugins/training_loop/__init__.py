@@ -321,8 +321,9 @@ PLUGIN = Plugin(
             "loader_findings:evaluated_samples",
             ("repeated_data",),
             order=49,
-            needs="level access; DataLoaders of two Subsets of one dataset",
-            misses="splits other than a Subset; samples that a dataset holds twice",
+            needs="level access; DataLoaders of two Subsets of one dataset, or of datasets that "
+            "hold rows of one tensor or array",
+            misses="datasets that read files; samples that a dataset holds twice",
         ),
         Question(
             "DataLoaders that hand out None",

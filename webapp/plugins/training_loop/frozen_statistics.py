@@ -23,6 +23,7 @@ from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_steps, of_operators
 from lanescope.webapp.analysis.parameter_history import logged, samples
+from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs.run import Run
 
 _MIN_SAMPLED = 3
@@ -45,13 +46,15 @@ def frozen_statistics(run: Run) -> list[Finding]:
     known = samples(run)
     for key, own in buffers.groupby("rank", sort=True):
         rank = int(str(key))
+        known_by = _first_names(run, rank)
+        own = own.assign(name=[known_by.get(str(name), str(name)) for name in own["name"]])
         changes = own.groupby("name", sort=False, observed=True)["value"].nunique()
         layers = {str(name).removesuffix(_MEAN) for name in changes.index[changes >= _MIN_SAMPLED]}
         layers &= _frozen(known[known["rank"] == rank])
         times = own.loc[own["name"].isin([one + _MEAN for one in layers]), "time_ns"]
         layers = _kept(run, rank, layers, int(times.min()), int(times.max())) if layers else set()
         if layers:
-            found.append(_finding(run, rank, sorted(layers)))
+            found.append(_finding(run, rank, sorted(layers), _trained_at(run, rank, own)))
     return found
 
 
@@ -104,6 +107,14 @@ def fresh_statistics(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     return _warning(run, rank, title, evidence)
 
 
+def _first_names(run: Run, rank: int) -> dict[str, str]:
+    """Names of tensors -> the first one of their storage, which parameters have too: that of a part
+    that was called before its model."""
+    storages = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
+    names = storages["name"].astype("str")
+    return dict(zip(names, names.groupby(storages["storage"]).transform("first"), strict=True))
+
+
 def _frozen(rows: pd.DataFrame) -> set[str]:
     """Layers whose parameters are frozen whenever they are sampled, and in no optimizer."""
     layers = rows.groupby("layer", sort=False)
@@ -128,7 +139,17 @@ def _kept(run: Run, rank: int, layers: set[str], since_ns: int, last_ns: int) ->
     return found
 
 
-def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
+def _trained_at(run: Run, rank: int, own: pd.DataFrame) -> str | None:
+    """The line that calls the model with gradients: the layers may have run before."""
+    times = own["time_ns"].drop_duplicates().sort_values().head(_MIN_SAMPLED)
+    window = int(times.iloc[0]), int(times.iloc[-1])
+    columns = ["phase", "stack"]
+    ops = run.events("op", rank, str(own["thread"].iloc[0]), columns=columns, window=window)
+    stacks = ops.filter(pc.equal(ops["phase"].cast("string"), "forward"))["stack"].drop_null()
+    return own_place(run, rank, stacks[0].as_py()) if len(stacks) else None
+
+
+def _finding(run: Run, rank: int, layers: list[str], where: str | None) -> Finding:
     several = len(layers) > 1
     title = (
         f"Batch normalisation {layers[0]}{and_more(len(layers), 'layer')} "
@@ -136,10 +157,13 @@ def _finding(run: Run, rank: int, layers: list[str]) -> Finding:
         "batch: training mode is on. Call eval() on frozen layers after each model.train(), or "
         "override train()."
     )
-    return _warning(run, rank, title, {"cause": "frozen_statistics", "modules": layers[:20]})
+    evidence = {"cause": "frozen_statistics", "modules": layers[:20]}
+    return _warning(run, rank, title, evidence, where)
 
 
-def _warning(run: Run, rank: int, title: str, evidence: Mapping[str, object]) -> Finding:
+def _warning(
+    run: Run, rank: int, title: str, evidence: Mapping[str, object], where: str | None = None
+) -> Finding:
     return finding_at(
         run,
         rank,
@@ -147,5 +171,6 @@ def _warning(run: Run, rank: int, title: str, evidence: Mapping[str, object]) ->
         kind="evaluation_mode",
         confidence="likely",
         title=title,
+        where=where,
         evidence=evidence,
     )

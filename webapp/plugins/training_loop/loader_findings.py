@@ -134,15 +134,16 @@ def evaluated_samples(run: Run, rank: int) -> Finding | None:
         (*map(int, str(name).split("/")), int(count))
         for name, count in zip(shared["name"], shared["value"], strict=True)
     ]
-    pairs += [(second, first, size, of, count) for first, second, of, size, count in pairs]
+    pairs += [(second, first, size, of, *rest) for first, second, of, size, *rest in pairs]
     seen = {
-        part: (size, count)
-        for first, part, _, size, count in pairs
-        if count and part in evaluated and _after(loops, part, first)
+        part: (size, is_part, count)
+        for first, part, _, size, is_part, count in pairs
+        if count and part in evaluated and _after(loops, part, first, 1 if is_part else 2)
     }
-    for part, (size, count) in seen.items():
+    for part, (size, is_part, count) in seen.items():
         if count == size and len(evaluated) > 1:
             continue
+        held = "both Subsets have their indices" if is_part else "both datasets hold their rows"
         loop = loops[loops["value"] == part].iloc[0]
         many = "all" if count == size else f"{units.count(count)} of the"
         return finding_at(
@@ -152,9 +153,9 @@ def evaluated_samples(run: Run, rank: int) -> Finding | None:
             kind="repeated_data",
             confidence="likely",
             title=f"The loop at {loop['name']} evaluates {many} {units.count(size)} samples that "
-            "the training learns from as well: both Subsets have their indices, so the evaluation "
-            "does not show how the model does on new data. Split by torch.utils.data.random_split, "
-            "or check the slices.",
+            f"the training learns from as well: {held}, so the evaluation does not "
+            "show how the model does on new data. Split by torch.utils.data.random_split, or check "
+            "the slices.",
             where=str(loop["name"]) or None,
             evidence={
                 "cause": "evaluated_samples",
@@ -165,11 +166,13 @@ def evaluated_samples(run: Run, rank: int) -> Finding | None:
     return None
 
 
-def _after(loops: pd.DataFrame, part: int, trained: int) -> bool:
-    """Whether an iteration over one dataset comes after one that trains with another, and no other
-    training between: of folds, each trains a model of its own."""
+def _after(loops: pd.DataFrame, part: int, trained: int, times: int) -> bool:
+    """Whether iterations over one dataset, in so many steps, come after one that trains with
+    another, and no other training between: of folds, each trains a model of its own. Of whole
+    datasets a single one may be no evaluation: it takes the features of all samples."""
     last = loops["value"].where(loops["trains"]).ffill()
-    return bool((last[loops["value"] == part] == trained).any())
+    own = loops.loc[(loops["value"] == part) & (last == trained), "step"]
+    return int(own.nunique()) >= times
 
 
 def _loops(run: Run, rank: int) -> pd.DataFrame:
