@@ -2,8 +2,9 @@
 
 Compared are the operation, the data type, the reduction, the root, and for operations that need it
 the shape; of others it is compared where the call did not end, or where it ended on some ranks and
-not on all. The first difference of each group is reported: after it everything is shifted. Of a
-send and the receive that it meets the data type and the number of elements are compared.
+not on all. In an all-to-all, what one sends is compared with what another expects. The first
+difference of each group is reported: after it everything is shifted. Of a send and the receive that
+it meets the data type and the number of elements are compared.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, where_of
 from lanescope.webapp.plugins.collectives.early_exits import SKIP_TOGETHER, Leaving, left_training
+from lanescope.webapp.plugins.collectives.split_sizes import unlike_parts
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -56,6 +58,7 @@ ASPECTS = {
     "root": "root",
     "dtypes": "data type",
     "shapes": "shape",
+    "splits": "split sizes",
 }
 """What is compared, in the order in which it is reported."""
 
@@ -65,6 +68,7 @@ _ADVICE = {
     "root": "Pass the same root on all ranks.",
     "dtypes": "Cast the tensors to one data type on all ranks.",
     "shapes": "Pass tensors of the same shape on all ranks: pad them, or exchange sizes first.",
+    "splits": "Exchange the sizes of what each rank sends first, and expect as much.",
 }
 
 
@@ -97,7 +101,7 @@ class _Mismatch:
 
     @property
     def is_exchange(self) -> bool:
-        """Whether it is a send and the receive that it meets."""
+        """Whether it is a send and its receive."""
         return list(self.rows["name"]) == ["send", "recv"]
 
 
@@ -118,19 +122,23 @@ def first_mismatches(run: Run) -> tuple[_Mismatch, ...]:
     rows = rows[~rows["group"].isin(ambiguous(run))]
     keys = ["group", "sequence"]
     codes = rows[keys].copy()
-    for name in ASPECTS:
+    alike = [name for name in ASPECTS if name != "splits"]
+    for name in alike:
         codes[name] = pd.factorize(rows[name])[0]
     stuck = pd.MultiIndex.from_tuples(_stuck(run, rows), names=keys)
     may_differ = ~rows["name"].isin(SAME_SHAPE) & ~pd.MultiIndex.from_frame(rows[keys]).isin(stuck)
     codes.loc[may_differ, "shapes"] = -1
-    spread = codes.groupby(keys)[list(ASPECTS)].agg(["min", "max"])
+    spread = codes.groupby(keys)[alike].agg(["min", "max"])
     odd = pd.Series(False, index=spread.index)
-    for name in ASPECTS:
+    for name in alike:
         odd |= spread[name, "min"] != spread[name, "max"]
+    split = rows[rows["splits"].str.len() > 0]
+    for call, same in split.groupby(keys, observed=True):
+        odd[call] |= bool(unlike_parts(run, same))
     found = []
     for group, sequence in odd[odd].index.to_frame(index=False).groupby("group").min().itertuples():
         same = rows[(rows["group"] == group) & (rows["sequence"] == sequence)]
-        aspect = next(name for name in ASPECTS if same[name].nunique() > 1)
+        aspect = next(name for name in (*alike, "splits") if same[name].nunique() > 1)
         if aspect == "dtypes" and same["dtypes"].str.count(" ").nunique() > 1:
             aspect = "shapes"  # of more tensors or fewer
         one = _Mismatch(str(group), int(sequence), aspect, same)
@@ -287,6 +295,8 @@ def _title_of_leaving(
     (_, theirs, _), (rank, ours, step) = sides
     words, advice = f"{leaving.words(run)} and called {theirs}", leaving.advice
     *_, before, last = 0, 0, *_steps_between(run, one.rows[one.rows["rank"] == odd[0]].iloc[0])
+    if last >= before > 0 and leaving.skipped is None:
+        return ""  # it makes that call in the loop
     if last < before and leaving.skipped is None and not leaving.ran_out:
         who, skipped = units.sentence(ranks_in(run, odd)), units.counted(before - last, "step")
         words = (
@@ -359,6 +369,11 @@ def _title(run: Run, one: _Mismatch, wheres: dict[str, str | None]) -> str:
             f"Only {ranks_in(run, alone)} {only} barrier{at(alone)}: {who} {calls} "
             f"{called}{at(others)} (#{one.sequence} of {group_title(run, one.group)}). "
             f"{_advice(run, one)}"
+        )
+    if one.aspect == "splits":
+        return (
+            f"Ranks disagree on the split sizes of {one.rows['name'].iloc[0]} {place}: "
+            f"{unlike_parts(run, one.rows)}. {_ADVICE['splits']}"
         )
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
