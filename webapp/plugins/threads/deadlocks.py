@@ -22,6 +22,7 @@ from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_addr
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place, where_of
+from lanescope.webapp.plugins.threads.endless_threads import endless_threads
 from lanescope.webapp.plugins.threads.standstill import standstill
 from lanescope.webapp.plugins.threads.unread_queues import interrupted_joins
 from lanescope.webapp.runs import units
@@ -65,7 +66,7 @@ def _of_rank(run: Run, rank: int) -> list[Finding]:
     if len(gone) == 1:  # where it is not known which lock a thread waits for, it is this one
         left[""] = _left(run, rank, gone[0])
     own += forked + interrupted_joins(run, rank)
-    return own or standstill(run, rank, left)
+    return own or standstill(run, rank, left) or endless_threads(run, rank)
 
 
 def _forked(run: Run, rank: int) -> list[Finding]:
