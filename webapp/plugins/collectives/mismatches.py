@@ -209,6 +209,7 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
     ordered = [values[rank] for rank in sorted(values)]
     norm = Counter(ordered).most_common(1)[0][0]
     odd = one.evaluating or tuple(rank for rank in sorted(values) if values[rank] != norm)
+    odd = (_alone_there(run, one) if 2 * len(odd) == len(values) else ()) or odd
     leaving = _leaving(run, one)
     if leaving is not None and {*leaving.ranks} & {*values} and not {*leaving.ranks} >= {*values}:
         odd = tuple(rank for rank in leaving.ranks if rank in values)
@@ -252,6 +253,19 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
             (group_lane(rank, one.group), int(first["start_ns"])),
         ),
     )
+
+
+def _alone_there(run: Run, one: _Mismatch) -> tuple[int, ...]:
+    """Ranks that call from a line from which no other rank ever called, while others do not."""
+    calls = collective_calls(run)
+    stacks = calls[calls["group"] == one.group].groupby("rank")["stack"].unique()
+    lines = {rank: {where_of(run, int(rank), int(s)) for s in own} for rank, own in stacks.items()}
+    alone = []
+    for row in one.rows.itertuples():
+        where = where_of(run, int(row.rank), int(row.stack))
+        if all(where not in own for rank, own in lines.items() if rank != row.rank):
+            alone.append(int(row.rank))
+    return tuple(alone) if len(alone) < len(one.rows) else ()
 
 
 def _severity(one: _Mismatch) -> Severity:

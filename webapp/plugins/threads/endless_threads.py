@@ -13,6 +13,7 @@ from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_address
+from lanescope.webapp.analysis.process_exits import asked_to_stop, endings
 from lanescope.webapp.analysis.rank_state import dumps
 from lanescope.webapp.analysis.stack_frames import frames_of, own_place, short_place
 from lanescope.webapp.runs.run import Run
@@ -28,11 +29,12 @@ _JOINED = "the end of a thread"
 
 def endless_threads(run: Run, rank: int) -> list[Finding]:
     """Returns at most one finding of kind `deadlock`: the threads for which the process of a rank
-    that trained waited at its end."""
+    that trained waited at its end, until somebody stopped it."""
     main = {one.thread: one for one in run.threads_of(rank) if one.kind == "main"}
     rows = [row for row in dumps(run, rank) if row["reason"] != "signal"]
     ended = [row for row in rows if row["thread"] in main and _has_ended(run, rank, row)]
-    if not ended or not len(phases_of_kind(run, schema.PhaseKind.optimizer, rank)):
+    stopped = asked_to_stop(run) or endings(run)[rank].how != "exit"
+    if not (ended and stopped and len(phases_of_kind(run, schema.PhaseKind.optimizer, rank))):
         return []
     last = ended[-1]
     there = [
