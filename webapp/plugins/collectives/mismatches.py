@@ -96,8 +96,7 @@ class _Mismatch:
     def evaluating(self) -> tuple[int, ...]:
         """Ranks that evaluate while others do something else, which is why they disagree."""
         alone = self.rows["phase"] == schema.PhaseKind.evaluation.name
-        ranks = sorted(map(int, self.rows.loc[alone, "rank"])) if not alone.all() else []
-        return tuple(ranks)
+        return tuple(sorted(map(int, self.rows.loc[alone & ~alone.all(), "rank"])))
 
     @property
     def is_exchange(self) -> bool:
@@ -127,18 +126,20 @@ def first_mismatches(run: Run) -> tuple[_Mismatch, ...]:
         codes[name] = pd.factorize(rows[name])[0]
     stuck = pd.MultiIndex.from_tuples(_stuck(run, rows), names=keys)
     may_differ = ~rows["name"].isin(SAME_SHAPE) & ~pd.MultiIndex.from_frame(rows[keys]).isin(stuck)
-    codes.loc[may_differ, "shapes"] = -1
+    uneven = rows["splits"].str.len() > 0
+    codes.loc[may_differ | uneven, "shapes"] = -1
     spread = codes.groupby(keys)[alike].agg(["min", "max"])
     odd = pd.Series(False, index=spread.index)
     for name in alike:
         odd |= spread[name, "min"] != spread[name, "max"]
-    split = rows[rows["splits"].str.len() > 0]
-    for call, same in split.groupby(keys, observed=True):
+    for call, same in rows[uneven].groupby(keys, observed=True):
         odd[call] |= bool(unlike_parts(run, same))
     found = []
     for group, sequence in odd[odd].index.to_frame(index=False).groupby("group").min().itertuples():
         same = rows[(rows["group"] == group) & (rows["sequence"] == sequence)]
         aspect = next(name for name in (*alike, "splits") if same[name].nunique() > 1)
+        if aspect == "shapes" and unlike_parts(run, same):
+            aspect = "splits"
         if aspect == "dtypes" and same["dtypes"].str.count(" ").nunique() > 1:
             aspect = "shapes"  # of more tensors or fewer
         one = _Mismatch(str(group), int(sequence), aspect, same)

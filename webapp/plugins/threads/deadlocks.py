@@ -66,7 +66,10 @@ def _of_rank(run: Run, rank: int) -> list[Finding]:
     if len(gone) == 1:  # where it is not known which lock a thread waits for, it is this one
         left[""] = _left(run, rank, gone[0])
     own += forked + interrupted_joins(run, rank)
-    return own or standstill(run, rank, left) or endless_threads(run, rank)
+    rest = standstill(run, rank, left)
+    if own or any(one.severity != "info" for one in rest):
+        return own or rest
+    return endless_threads(run, rank) or rest
 
 
 def _forked(run: Run, rank: int) -> list[Finding]:

@@ -15,7 +15,7 @@ from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_address
 from lanescope.webapp.analysis.process_exits import asked_to_stop, endings
 from lanescope.webapp.analysis.rank_state import dumps
-from lanescope.webapp.analysis.stack_frames import frames_of, own_place, short_place
+from lanescope.webapp.analysis.stack_frames import frames_of, own_frames, own_place, short_place
 from lanescope.webapp.runs.run import Run
 
 _ENDS = ("threading.py", "_shutdown")
@@ -78,6 +78,7 @@ def endless_threads(run: Run, rank: int) -> list[Finding]:
 
 def _has_ended(run: Run, rank: int, row: dict[str, Any]) -> bool:
     """Whether the main thread was seen to wait for threads after the program had ended."""
-    frames = [(short_place(f["file"]), f["function"]) for f in frames_of(run, rank, row["stack"])]
-    joins = row["waiting"] == _JOINED and all(name != _MODULE for _, name in frames)
-    return _ENDS in frames or joins
+    frames = frames_of(run, rank, row["stack"])
+    ends = any((short_place(one["file"]), one["function"]) == _ENDS for one in frames)
+    own = own_frames(run, rank, row["stack"])
+    return ends or (row["waiting"] == _JOINED and all(one["function"] != _MODULE for one in own))

@@ -101,7 +101,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     rows = [row for row in rows if row["time_ns"] == rows[-1]["time_ns"]]
     rows = list({row["thread"]: row for row in rows}.values())  # Ctrl-C may come again
     interrupted = rows[0]["reason"] == INTERRUPT
-    if any(map(_active, rows)):
+    if any(row["collective"] or at_work(row) for row in rows):
         return []
     pid = rows[0]["pid"]
     children = _children(run, rank, pid, rows[0]["time_ns"]) or feeding(run, rank, rows)
@@ -208,10 +208,6 @@ def _waits(threads: list[dict[str, Any]]) -> str:
     return "; ".join(said) + more
 
 
-def _active(row: dict[str, Any]) -> bool:
-    return bool(row["collective"]) or at_work(row)
-
-
 def _closed(
     rows: list[dict[str, Any]], children: list[dict[str, Any]], *, dead: bool = False
 ) -> bool:
@@ -292,7 +288,8 @@ def _children(run: Run, rank: int, pid: int, seen: int) -> list[dict[str, Any]]:
         for row in run.events("stall", rank).to_pylist()
         if row["thread"] in mains and row["reason"] != "signal"
     }
-    rest = mains == last.keys() and not any(map(_active, last.values()))
+    active = any(row["collective"] or at_work(row) for row in last.values())
+    rest = mains == last.keys() and not active
     return [last[thread] for thread in sorted(last)] if rest else []
 
 
