@@ -286,8 +286,7 @@ def _elements(shapes: str) -> list[int]:
 
 
 def _leaving(run: Run, one: _Mismatch) -> Leaving | None:
-    """Which ranks left the training loop; None as well where all call from the same lines: then
-    they are at one place of the program."""
+    """Which ranks left the training loop; None where all call from the same lines."""
     stacks = ((int(row.rank), int(row.stack)) for row in one.rows.itertuples())
     lines = {tuple(map(frame_text, frames_of(run, *stack))) for stack in stacks}
     return None if len(lines) == 1 and lines != {()} else left_training(run)
