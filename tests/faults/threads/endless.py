@@ -72,7 +72,7 @@ def thread_that_atexit_stops(planted: bool) -> None:
         monitor.close()
 
 
-def event_that_nobody_sets(planted: bool) -> None:
+def event_that_is_never_set(planted: bool) -> None:
     """A heartbeat waits for an event, in parts; an early return leaves out setting it."""
     monitor = _Monitor()
     monitor.thread = threading.Thread(target=monitor.wait, name="heartbeat")
@@ -111,7 +111,7 @@ def output_of_an_evaluation(planted: bool) -> None:
 
 
 def errors_of_a_tool(planted: bool) -> None:
-    """The warnings of a tool go into a pipe that nobody reads."""
+    """The warnings of a tool go into a pipe that is not read."""
     _evaluated(planted, "stderr", stderr=subprocess.PIPE)
 
 
@@ -124,7 +124,7 @@ FAULTS: tuple[Fault, ...] = (
     *deadlocks(
         "a thread that keeps the process from ending",
         thread_that_atexit_stops,
-        event_that_nobody_sets,
+        event_that_is_never_set,
         daemon_that_atexit_joins,
         says="The process does not end",
         options=("--hang-timeout", "4"),
