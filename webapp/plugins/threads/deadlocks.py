@@ -22,7 +22,7 @@ from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_addr
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place, where_of
-from lanescope.webapp.plugins.threads.endless_processes import endless_threads, interrupted_joins
+from lanescope.webapp.plugins.threads.endless import endless_threads, interrupted_joins
 from lanescope.webapp.plugins.threads.standstill import standstill
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
