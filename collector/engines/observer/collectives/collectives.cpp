@@ -166,7 +166,8 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
     return nullptr;
   }
   const std::string_view parts = shown == "all_to_all_single" ? "_split_sizes" : "_tensors";
-  for (int i = 0; i < static_cast<int>(arguments.size()) && shown.rfind("all_to_all", 0) == 0; ++i) {
+  for (int i = 0; i < static_cast<int>(arguments.size()) && shown.rfind("all_to_all", 0) == 0;
+       ++i) {
     const std::string& name = arguments[i].name();
     if (name == "input" + std::string(parts)) {
       plan.sent = i;
