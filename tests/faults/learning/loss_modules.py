@@ -244,6 +244,38 @@ def dropout_twice_left_off(planted: bool) -> None:
     _goes_on(thin, planted)
 
 
+def _scores(loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], bound: bool) -> None:
+    model = _classifier(nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(8):
+        x = torch.randn(64, _WIDTH)
+        optimizer.zero_grad()
+        out = model(x).softmax(1) if bound else model(x)
+        loss_of(out, x[:, :_CLASSES].argmax(1)).backward()
+        optimizer.step()
+
+
+def logarithm_of_scores(planted: bool) -> None:
+    """The logarithm that a trainer takes of what it expects to be probabilities."""
+    small = torch.finfo(torch.float32).eps
+    weigh = nn.NLLLoss()
+    _scores(lambda out, y: weigh(torch.log(out + small), y), not planted)  # named
+
+
+def logarithm_of_chosen_scores(planted: bool) -> None:
+    """Of the scores of the targets alone."""
+    _scores(lambda out, y: -out[torch.arange(len(y)), y].log().mean(), not planted)  # named
+
+
+def logarithm_by_base_2(planted: bool) -> None:
+    """In bits, weighed by labels."""
+
+    def bits(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return -(functional.one_hot(y, _CLASSES) * torch.log2(out)).sum(1).mean()  # named
+
+    _scores(bits, not planted)
+
+
 FAULTS = (
     *forms(
         "one target for all samples",
@@ -289,5 +321,14 @@ FAULTS = (
         function_of_dropout_left_off,
         dropout_of_channels_left_off,
         dropout_twice_left_off,
+    ),
+    *forms(
+        "a logarithm of scores",
+        "inputs, units and losses",
+        "wrong_loss",
+        "gets negative numbers",
+        logarithm_of_scores,
+        logarithm_of_chosen_scores,
+        logarithm_by_base_2,
     ),
 )
