@@ -280,7 +280,7 @@ class Decoder:
     def _collective(self, rows: Records) -> dict[str, Any]:
         duration, unfinished = durations(rows)
         shapes, dtypes, _ = self._texts.signature(rows["signature"])
-        group, size, peer, root, reduce_op = self._texts.split(rows["aux"], 5)
+        group, size, peer, root, reduce_op, splits = self._texts.split(rows["aux"], 6)
         runnable = rows["depth"].astype(np.int64) - 1
         ends = np.array([self._completions.get(_call(row), _UNKNOWN) for row in rows])
         return {
@@ -294,6 +294,7 @@ class Decoder:
             "peer": integers(peer),
             "root": integers(root),
             "reduce_op": reduce_op,
+            "splits": splits,
             "shapes": shapes,
             "dtypes": dtypes,
             "bytes": rows["extra"],

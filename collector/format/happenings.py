@@ -52,6 +52,14 @@ COLLECTIVE = Table(
             "rank that sends to or gathers from all, in the group; null: none",
         ),
         Column("reduce_op", TEXT, "", "sum, avg, product, min, max, ...; empty: reduces nothing"),
+        Column(
+            "splits",
+            TEXT,
+            "rows",
+            "of an all-to-all, 3,5>4,4: what it sends to each rank of the group and receives from "
+            "each, of all_to_all in elements; empty: even parts, or another operation",
+            since=7,
+        ),
         Column("shapes", TEXT, "elements", "shapes of the tensors"),
         Column("dtypes", TEXT, "", "dtypes of the tensors"),
         Column(

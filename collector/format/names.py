@@ -142,6 +142,9 @@ where the call did not succeed."""
 FORKED_LOCK = "a lock that was held when it was forked"
 """What a process waits for that its parent's watchdog found to be stuck."""
 
+UNREAD_OUTPUT = "the end of a process whose output it does not read"
+"""What a thread waits for in a dump where a pipe of that process is full."""
+
 # device activities -------------------------------------------------------------------------
 
 ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})

@@ -6,7 +6,7 @@ re-exports most of this.
 
 import enum
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 """Version written by this code. A reader accepts 1..FORMAT_VERSION and rejects newer ones."""
 
 MAX_TIME_NS = 1 << 55

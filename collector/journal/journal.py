@@ -148,7 +148,7 @@ class RecordKind(enum.IntEnum):
     # name: text; scope: 1 asynchronous; sequence: per group; extra: bytes; depth: time that the
     # thread was ready to run without a processor since the last reading, in units of
     # RUNNABLE_UNIT_NS plus one, 0: not read;
-    # aux: text "group TAB size TAB peer TAB root TAB reduce_op"
+    # aux: text "group TAB size TAB peer TAB root TAB reduce_op TAB splits"
     COLLECTIVE = 2
     # name, aux, sequence: of the call; end: instant of completion
     COLLECTIVE_END = 3

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import array
+import contextlib
+import fcntl
 import os
+import termios
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..format.names import UNREAD_OUTPUT
 from .event_loops import WAITS, waiting_places
 from .rest import ThreadWait
 from .system_calls import waits_for
 
 _MAX_FRAMES = 40
 """Frames kept of each stack, innermost first."""
+
+_FULL = 0.75
+"""Share of a pipe that is filled where its writer waits: what it writes next is longer."""
 
 _OWN = str(Path(__file__).parents[1]) + os.sep
 
@@ -78,7 +86,8 @@ def describe_thread(
         if not code.co_filename.startswith(_OWN):
             frames.append([code.co_filename, current.f_lineno, code.co_name])
         current = current.f_back
-    cause = cause_of_wait(frames) or _acquires(thread, frames) or waits_for(native)
+    cause = _unread_output(frame) or cause_of_wait(frames) or _acquires(thread, frames)
+    cause = cause or waits_for(native)
     waiting = doing.get("waiting", "")
     if waiting == "a lock" and _inner(frames) == ("threading.py", "wait"):
         waiting = cause  # the lock is the condition's own, on which it sleeps
@@ -93,6 +102,26 @@ def describe_thread(
         "owner": doing.get("owner"),
         "collective": doing.get("collective"),
     }
+
+
+def _unread_output(frame: FrameType | None) -> str:
+    """Returns UNREAD_OUTPUT where a thread waits for the end of a process that cannot write."""
+    while frame is not None:
+        code = frame.f_code
+        if (os.path.basename(code.co_filename), code.co_name) == ("subprocess.py", "wait"):
+            process = frame.f_locals.get("self")
+            pipes = (getattr(process, name, None) for name in ("stdout", "stderr"))
+            return UNREAD_OUTPUT if any(map(_is_full, pipes)) else ""
+        frame = frame.f_back
+    return ""
+
+
+def _is_full(pipe: Any) -> bool:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or no pipe of Linux
+        unread = array.array("i", [0])
+        fcntl.ioctl(pipe.fileno(), termios.FIONREAD, unread)
+        return unread[0] >= _FULL * fcntl.fcntl(pipe.fileno(), fcntl.F_GETPIPE_SZ)
+    return False
 
 
 def _acquires(thread: threading.Thread | None, frames: list[list[Any]]) -> str:

@@ -36,6 +36,7 @@ _COLUMNS = (
     "peer",
     "root",
     "reduce_op",
+    "splits",
     "shapes",
     "dtypes",
     "bytes",

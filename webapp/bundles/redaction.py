@@ -68,6 +68,7 @@ _FIXED = {
     "device",
     "position",
     "reduce_op",
+    "splits",
     "reason",
     "thread",
     "peer",

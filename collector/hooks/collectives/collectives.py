@@ -47,6 +47,7 @@ class Plan(NamedTuple):
     peer: int | None
     root: int | None
     reduce_op: int | None
+    parts: tuple[int, int] | None  # of an all-to-all: tensors or split sizes, sent and received
     asynchronous: int | None
 
 
@@ -54,7 +55,7 @@ class RunningCollective(NamedTuple):
     """A collective call in progress."""
 
     name: int
-    group: int  # text "group TAB size TAB peer TAB root TAB reduce_op"
+    group: int  # text "group TAB size TAB peer TAB root TAB reduce_op TAB splits"
     sequence: int
     signature: int
     bytes: int
@@ -93,6 +94,8 @@ class Collectives:
         peer, root = (str(args[p]) if p is not None else "" for p in (plan.peer, plan.root))
         reduction = "" if plan.reduce_op is None else self._reduction(args[plan.reduce_op])
         described = f"{group}\t{size}\t{peer}\t{root}\t{reduction}"
+        if plan.parts is not None:
+            described += "\t" + ">".join(_sizes(args[position]) for position in plan.parts)
         counted = (described, plan.name) if plan.name in PAIRED else (group, "")
         with self._lock:
             sequence = self._sequences[counted]
@@ -248,6 +251,8 @@ def plan_for(operator: Any) -> Plan | None:
     side = "output" if name == "scatter" else "input"
     paired = name in PAIRED
     other = position("dst", "src", "root_rank")
+    parts = {"all_to_all": "tensors", "all_to_all_single": "split_sizes"}.get(name)
+    sent, received = position(f"input_{parts}"), position(f"output_{parts}")
     return Plan(
         name=name,
         group=group,
@@ -255,8 +260,16 @@ def plan_for(operator: Any) -> Plan | None:
         peer=other if paired else None,
         root=None if paired else other,
         reduce_op=position("reduce_op"),
+        parts=None if sent is None or received is None else (sent, received),
         asynchronous=position("async_op"),
     )
+
+
+def _sizes(argument: Any) -> str:
+    """Returns the sizes of the parts of an all-to-all: rows, or elements of each tensor; empty:
+    even."""
+    parts = argument if isinstance(argument, (list, tuple)) else ()
+    return ",".join(str(one.numel() if isinstance(one, torch.Tensor) else one) for one in parts)
 
 
 def _group(argument: Any) -> tuple[str, int]:

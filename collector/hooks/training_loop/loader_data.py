@@ -85,7 +85,7 @@ def _first_and_stride(held: Any) -> tuple[int, int, int] | None:
     for all but tensors and arrays."""
     if type(held) is torch.Tensor and held.layout == torch.strided and held.dim():
         found = held.data_ptr(), held.stride(0) * held.element_size(), len(held)
-    elif type(held).__name__ == "ndarray" and held.ndim:
+    elif (type(held).__module__, type(held).__name__) == ("numpy", "ndarray") and held.ndim:
         found = held.ctypes.data, held.strides[0], len(held)
     else:
         return None

@@ -119,6 +119,7 @@ def write_collective(r: Recorder) -> dict[str, Any]:
         "peer": 3,
         "root": None,
         "reduce_op": "",
+        "splits": "",
         "shapes": "[2, 3] [3]",
         "dtypes": "float32 bfloat16",
         "bytes": 2**40,

@@ -237,6 +237,24 @@ def clipped_after_the_step(planted: bool) -> None:
     _stepped(after)
 
 
+def clipped_in_a_hook(planted: bool) -> None:
+    """A hook of the optimizer clips before its step; it is called after the step where planted."""
+
+    def after(optimizer: Any, model: nn.Module, number: int) -> None:
+        def clip(*_: Any) -> None:
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+        handle = None if planted else optimizer.register_step_pre_hook(clip)
+        optimizer.step()
+        if handle is None:
+            clip()
+        else:
+            handle.remove()
+        optimizer.zero_grad()
+
+    _stepped(after)
+
+
 def clipped_at_the_begin_of_the_next(planted: bool) -> None:
     """It comes between forward and backward; the twin accumulates and clips what it has."""
     model = mlp()
@@ -344,6 +362,7 @@ FAULTS = (
         "after the optimizer has used them",
         clipped_after_the_step,
         clipped_at_the_begin_of_the_next,
+        clipped_in_a_hook,
         clipped_by_a_function_of_the_end,
     ),
     *forms(

@@ -234,6 +234,42 @@ def unreadable_batch_of_one_rank(planted: bool) -> None:
         optimizer.step()
 
 
+def _without_a_loader(planted: bool, *, wrapped: bool, bad_step: int) -> None:
+    """Samples are made in the loop; of a batch without labels nothing can be learned."""
+    rank = limited()
+    model = DDP(net(rank)) if wrapped else net(rank)
+    optimizer = sgd(model)
+    for step in range(STEPS):
+        x, y = batch()
+        if rank == 1 and step == bad_step:
+            y = torch.full_like(y, -100)
+        labelled = (y != -100).any().float()
+        if not planted:
+            dist.all_reduce(labelled, dist.ReduceOp.MIN)
+        if labelled == 0:
+            continue
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        for parameter in model.parameters() if not wrapped else ():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+
+
+def batch_without_labels(planted: bool) -> None:
+    """One rank leaves out the batch before it calls the model."""
+    _without_a_loader(planted, wrapped=True, bad_step=5)
+
+
+def first_batch_without_labels(planted: bool) -> None:
+    """So in the second step."""
+    _without_a_loader(planted, wrapped=True, bad_step=1)
+
+
+def batch_without_labels_summed_by_hand(planted: bool) -> None:
+    """And where gradients are summed by hand."""
+    _without_a_loader(planted, wrapped=False, bad_step=3)
+
+
 FAULTS = (
     *rank_faults(
         "a call with other tensors after what one rank alone computes",
@@ -267,5 +303,8 @@ FAULTS = (
         first_step_of_one_rank,
         spike_of_one_rank,
         unreadable_batch_of_one_rank,
+        batch_without_labels,
+        first_batch_without_labels,
+        batch_without_labels_summed_by_hand,
     ),
 )

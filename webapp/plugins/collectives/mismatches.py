@@ -2,8 +2,9 @@
 
 Compared are the operation, the data type, the reduction, the root, and for operations that need it
 the shape; of others it is compared where the call did not end, or where it ended on some ranks and
-not on all. The first difference of each group is reported: after it everything is shifted. Of a
-send and the receive that it meets the data type and the number of elements are compared.
+not on all. In an all-to-all, what one sends is compared with what another expects. The first
+difference of each group is reported: after it everything is shifted. Of a send and the receive that
+it meets the data type and the number of elements are compared.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, where_of
 from lanescope.webapp.plugins.collectives.early_exits import SKIP_TOGETHER, Leaving, left_training
+from lanescope.webapp.plugins.collectives.split_sizes import unlike_parts
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -56,6 +58,7 @@ ASPECTS = {
     "root": "root",
     "dtypes": "data type",
     "shapes": "shape",
+    "splits": "split sizes",
 }
 """What is compared, in the order in which it is reported."""
 
@@ -65,6 +68,7 @@ _ADVICE = {
     "root": "Pass the same root on all ranks.",
     "dtypes": "Cast the tensors to one data type on all ranks.",
     "shapes": "Pass tensors of the same shape on all ranks: pad them, or exchange sizes first.",
+    "splits": "Exchange the sizes of what each rank sends first, and expect as much.",
 }
 
 
@@ -92,12 +96,11 @@ class _Mismatch:
     def evaluating(self) -> tuple[int, ...]:
         """Ranks that evaluate while others do something else, which is why they disagree."""
         alone = self.rows["phase"] == schema.PhaseKind.evaluation.name
-        ranks = sorted(map(int, self.rows.loc[alone, "rank"])) if not alone.all() else []
-        return tuple(ranks)
+        return tuple(sorted(map(int, self.rows.loc[alone & ~alone.all(), "rank"])))
 
     @property
     def is_exchange(self) -> bool:
-        """Whether it is a send and the receive that it meets."""
+        """Whether it is a send and its receive."""
         return list(self.rows["name"]) == ["send", "recv"]
 
 
@@ -118,19 +121,25 @@ def first_mismatches(run: Run) -> tuple[_Mismatch, ...]:
     rows = rows[~rows["group"].isin(ambiguous(run))]
     keys = ["group", "sequence"]
     codes = rows[keys].copy()
-    for name in ASPECTS:
+    alike = [name for name in ASPECTS if name != "splits"]
+    for name in alike:
         codes[name] = pd.factorize(rows[name])[0]
     stuck = pd.MultiIndex.from_tuples(_stuck(run, rows), names=keys)
     may_differ = ~rows["name"].isin(SAME_SHAPE) & ~pd.MultiIndex.from_frame(rows[keys]).isin(stuck)
-    codes.loc[may_differ, "shapes"] = -1
-    spread = codes.groupby(keys)[list(ASPECTS)].agg(["min", "max"])
+    uneven = rows["splits"].str.len() > 0
+    codes.loc[may_differ | uneven, "shapes"] = -1
+    spread = codes.groupby(keys)[alike].agg(["min", "max"])
     odd = pd.Series(False, index=spread.index)
-    for name in ASPECTS:
+    for name in alike:
         odd |= spread[name, "min"] != spread[name, "max"]
+    for call, same in rows[uneven].groupby(keys, observed=True):
+        odd[call] |= bool(unlike_parts(run, same))
     found = []
     for group, sequence in odd[odd].index.to_frame(index=False).groupby("group").min().itertuples():
         same = rows[(rows["group"] == group) & (rows["sequence"] == sequence)]
-        aspect = next(name for name in ASPECTS if same[name].nunique() > 1)
+        aspect = next(name for name in (*alike, "splits") if same[name].nunique() > 1)
+        if aspect == "shapes" and unlike_parts(run, same):
+            aspect = "splits"
         if aspect == "dtypes" and same["dtypes"].str.count(" ").nunique() > 1:
             aspect = "shapes"  # of more tensors or fewer
         one = _Mismatch(str(group), int(sequence), aspect, same)
@@ -201,6 +210,7 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
     ordered = [values[rank] for rank in sorted(values)]
     norm = Counter(ordered).most_common(1)[0][0]
     odd = one.evaluating or tuple(rank for rank in sorted(values) if values[rank] != norm)
+    odd = (_alone_there(run, one) if 2 * len(odd) == len(values) else ()) or odd
     leaving = _leaving(run, one)
     if leaving is not None and {*leaving.ranks} & {*values} and not {*leaving.ranks} >= {*values}:
         odd = tuple(rank for rank in leaving.ranks if rank in values)
@@ -246,6 +256,19 @@ def _finding(run: Run, one: _Mismatch) -> Finding:
     )
 
 
+def _alone_there(run: Run, one: _Mismatch) -> tuple[int, ...]:
+    """Ranks that call from a line from which no other rank ever called, while others do not."""
+    calls = collective_calls(run)
+    stacks = calls[calls["group"] == one.group].groupby("rank")["stack"].unique()
+    lines = {rank: {where_of(run, int(rank), int(s)) for s in own} for rank, own in stacks.items()}
+    alone = []
+    for row in one.rows.itertuples():
+        where = where_of(run, int(row.rank), int(row.stack))
+        if all(where not in own for rank, own in lines.items() if rank != row.rank):
+            alone.append(int(row.rank))
+    return tuple(alone) if len(alone) < len(one.rows) else ()
+
+
 def _severity(one: _Mismatch) -> Severity:
     """Shapes of the same size may be meant, and so may room for more than is sent; everything else
     cannot work."""
@@ -263,8 +286,7 @@ def _elements(shapes: str) -> list[int]:
 
 
 def _leaving(run: Run, one: _Mismatch) -> Leaving | None:
-    """Which ranks left the training loop; None as well where all call from the same lines: then
-    they are at one place of the program."""
+    """Which ranks left the training loop; None where all call from the same lines."""
     stacks = ((int(row.rank), int(row.stack)) for row in one.rows.itertuples())
     lines = {tuple(map(frame_text, frames_of(run, *stack))) for stack in stacks}
     return None if len(lines) == 1 and lines != {()} else left_training(run)
@@ -287,6 +309,8 @@ def _title_of_leaving(
     (_, theirs, _), (rank, ours, step) = sides
     words, advice = f"{leaving.words(run)} and called {theirs}", leaving.advice
     *_, before, last = 0, 0, *_steps_between(run, one.rows[one.rows["rank"] == odd[0]].iloc[0])
+    if last >= before > 0 and leaving.skipped is None:
+        return ""  # it makes that call in the loop
     if last < before and leaving.skipped is None and not leaving.ran_out:
         who, skipped = units.sentence(ranks_in(run, odd)), units.counted(before - last, "step")
         words = (
@@ -359,6 +383,11 @@ def _title(run: Run, one: _Mismatch, wheres: dict[str, str | None]) -> str:
             f"Only {ranks_in(run, alone)} {only} barrier{at(alone)}: {who} {calls} "
             f"{called}{at(others)} (#{one.sequence} of {group_title(run, one.group)}). "
             f"{_advice(run, one)}"
+        )
+    if one.aspect == "splits":
+        return (
+            f"Ranks disagree on the split sizes of {one.rows['name'].iloc[0]} {place}: "
+            f"{unlike_parts(run, one.rows)}. {_ADVICE['splits']}"
         )
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):

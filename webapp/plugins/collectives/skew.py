@@ -98,10 +98,11 @@ def arrivals(run: Run) -> pd.DataFrame:
 
     group, sequence, name, bytes, step, ranks (that came), first_ns, last_ns (first and last
     arrival), first_rank, last_rank, skew_ns, alone_ns (from the last but one arrival to the last,
-    without the time that the last one was kept waiting itself; both 0 with one rank), done_ns (last
-    completion, or return of the call where none was seen), transfer_ns (NaN where not all were seen
-    to complete), runnable_ns (what the last one came later because it was ready to run without a
-    processor for longer than the others; 0 where it is not known). Callers must not change it.
+    without the time that the last one was kept waiting itself; 0 where the first one did not wait;
+    both 0 with one rank), done_ns (last completion, or return of the call where none was seen),
+    transfer_ns (NaN where not all were seen to complete), runnable_ns (what the last one came later
+    because it was ready to run without a processor for longer than the others; 0 where it is not
+    known). Callers must not change it.
     """
     frame = collective_calls(run)
     frame = frame[~frame["group"].isin(ambiguous(run))]
@@ -142,7 +143,9 @@ def arrivals(run: Run) -> pd.DataFrame:
     table = table[waited]
     table = table.assign(
         skew_ns=table["last_ns"] - table["first_ns"],
-        alone_ns=table["last_ns"] - table["second"] - _kept_waiting(run, frame, table),
+        alone_ns=(table["last_ns"] - table["second"] - _kept_waiting(run, frame, table)).where(
+            ~_went_on(run, table), 0
+        ),
         runnable_ns=(table["last_ns"] - table["second"] - table["ready_ns"]).clip(lower=0),
         transfer_ns=np.where(
             table["seen"] >= 0, np.maximum(table["done_ns"] - table["last_ns"], 0), np.nan
@@ -173,6 +176,19 @@ def _kept_waiting(run: Run, frame: pd.DataFrame, table: pd.DataFrame) -> pd.Seri
     for thread, rows in table.groupby(["last_rank", "last_thread"], observed=True):
         own = waits.get(thread, Intervals.of([], []))
         found[rows.index] = own.covered(rows["last_ns"]) - own.covered(rows["second"])
+    return found
+
+
+def _went_on(run: Run, table: pd.DataFrame) -> pd.Series:
+    """Whether the rank that came first had begun another step before the last one came: it did not
+    wait for what it had called."""
+    found = pd.Series(False, table.index)
+    for rank, rows in table.groupby("first_rank"):
+        begins = np.append(run.steps(int(str(rank))).start_ns, np.iinfo(np.int64).max)
+        following = begins[
+            np.searchsorted(begins, rows["first_ns"], "right").clip(max=len(begins) - 1)
+        ]
+        found[rows.index] = following < rows["last_ns"]
     return found
 
 

@@ -13,6 +13,7 @@ and it did not end (`incomplete_collectives`). That is a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from lanescope.collector.format import schema
@@ -24,13 +25,13 @@ from lanescope.webapp.analysis.incomplete_collectives import (
     cycle,
     incomplete_collectives,
 )
-from lanescope.webapp.analysis.links import at_place, step_bounds
+from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_collectives
 from lanescope.webapp.analysis.process_exits import asked_to_stop, left_by_a_stop
 from lanescope.webapp.analysis.rank_state import QUIET_NS, rank_states
-from lanescope.webapp.analysis.stack_frames import phase_place, where_of
+from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.plugins.collectives.abandoned_calls import calls_left, given_up
-from lanescope.webapp.plugins.collectives.early_exits import left_training
+from lanescope.webapp.plugins.collectives.early_exits import last_place, left_training
 from lanescope.webapp.plugins.collectives.mismatches import (
     ended_in,
     first_mismatches,
@@ -326,6 +327,7 @@ def _left_behind(
 ) -> Finding:
     who, others = ranks_in(run, wait.missing), (*wait.waiting, *wait.ended)
     ranks = tuple(sorted({entry.rank for entry in others}))
+    left_at = None
     if wait.op in POINT_TO_POINT:
         needed = "recv" if wait.op == "send" else "send"
         title = (
@@ -334,9 +336,10 @@ def _left_behind(
         )
     elif (leaving := left_training(run)) is not None and {*wait.missing} <= {*leaving.ranks}:
         place = where_of(run, others[0].rank, others[0].stack)
+        last_at = last_place(run, wait.missing[0], leaving.step)
+        left_at = leaving.skipped.where if leaving.skipped else last_at
         title = (
-            f"{leaving.words(run)}"
-            f"{_last_place(run, wait.missing[0], leaving.step)} and ended, while "
+            f"{leaving.words(run)}{f' ({last_at})' if last_at else ''} and ended, while "
             f"{ranks_in(run, ranks)} {'trains' if len(ranks) == 1 else 'train'} on and "
             f"{'waits' if len(ranks) == 1 else 'wait'} in {call_words(run, wait)}"
             f"{at_place(place)}. {leaving.advice}"
@@ -347,14 +350,8 @@ def _left_behind(
             "Let all ranks make the same number of calls: look for loops of unequal length."
         )
     severity: Severity = "error" if wait.waiting else "warning"
-    return _mismatch(run, wait, title, severity, {"also_waiting": also_waiting(run, waiters)})
-
-
-def _last_place(run: Run, rank: int, step: int) -> str:
-    """Where a rank ran its last step, as words behind that step."""
-    bounds = step_bounds(run, rank, step)
-    place = bounds and phase_place(run, rank, schema.PhaseKind.optimizer.name, bounds)
-    return f" ({place})" if place else ""
+    found = _mismatch(run, wait, title, severity, {"also_waiting": also_waiting(run, waiters)})
+    return replace(found, where=left_at or found.where)
 
 
 def _circle(

@@ -83,6 +83,9 @@ class Race:
 
 CAST = "aten::_to_copy"
 
+_MIN_FILLED = 8
+"""So many storages that a thread filled before another one read them are no chance."""
+
 GENERATOR = "a torch.Generator"
 """What is at an odd address; operators write it as they draw random numbers from it."""
 
@@ -285,6 +288,9 @@ def _published(
     ends = [sites.known[int(accesses.site[row])] for row in (group[0].a, group[0].b)]
     if all(pair.maker is not None and pair.maker.op == CAST for pair in group):
         return True
+    filled = [pair for pair in group if pair.maker not in ends]
+    if 0 < len(filled) < _MIN_FILLED:
+        return False
     lines = {_place(one, stacks) for one in ends}
     makers = {None if pair.maker is None else _place(pair.maker, stacks) for pair in group}
     return len(lines) == 2 and len(makers) == 1 and None not in makers

@@ -26,7 +26,9 @@ class RacingPair:
     a: int  # rows of Accesses
     b: int
     pairs: int
-    maker: CallSite | None = None  # of the two, the one that made the storage
+    maker: CallSite | None = None
+    """What made the storage: one of the two, or of its thread, which wrote to it before the other
+    thread read it."""
 
 
 def racing_pairs(
@@ -58,6 +60,7 @@ def racing_pairs(
                 pair = _unordered(order, accesses, one, other)
                 if pair is not None:
                     maker = one if one.makes else other if other.makes else None
+                    maker = maker or _filled_by(accesses, kinds, one, other)
                     yield pair if maker is None else replace(pair, maker=maker.site)
 
 
@@ -84,6 +87,21 @@ class _Kind:
         What backward makes becomes a gradient, to which others add: autograd hands it on.
         """
         return self.birth and self.site.phase != schema.PhaseKind.backward.name
+
+
+def _filled_by(
+    accesses: Accesses, kinds: Sequence[_Kind], one: _Kind, other: _Kind
+) -> _Kind | None:
+    """The kind that made a storage, where its thread is of one of two kinds and wrote to it for the
+    last time before the other one read it at all: it filled what it made, and then handed it on."""
+    maker = next((kind for kind in kinds if kind.makes), None)
+    if maker is None or maker.thread not in (one.thread, other.thread):
+        return None
+    reader = other.thread if maker.thread == one.thread else one.thread
+    theirs = [kind for kind in kinds if kind.thread == reader]
+    written = [int(accesses.end[kind.rows].max()) for kind in kinds if kind.write]
+    read = min(int(accesses.start[kind.rows].min()) for kind in theirs)
+    return None if any(kind.write for kind in theirs) or max(written) > read else maker
 
 
 def _matter(one: _Kind, other: _Kind, steps: Set[str]) -> bool:

@@ -22,8 +22,8 @@ from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_addr
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.rank_state import NO_PROGRESS, at_work, dumps
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, own_place, where_of
+from lanescope.webapp.plugins.threads.endless import endless_threads, interrupted_joins
 from lanescope.webapp.plugins.threads.standstill import standstill
-from lanescope.webapp.plugins.threads.unread_queues import interrupted_joins
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -65,7 +65,10 @@ def _of_rank(run: Run, rank: int) -> list[Finding]:
     if len(gone) == 1:  # where it is not known which lock a thread waits for, it is this one
         left[""] = _left(run, rank, gone[0])
     own += forked + interrupted_joins(run, rank)
-    return own or standstill(run, rank, left)
+    rest = standstill(run, rank, left)
+    if own or any(one.severity != "info" for one in rest):
+        return own or rest
+    return endless_threads(run, rank) or rest
 
 
 def _forked(run: Run, rank: int) -> list[Finding]:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.names import FORKED_LOCK
+from lanescope.collector.format.names import FORKED_LOCK, UNREAD_OUTPUT
 from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.incomplete_collectives import incomplete_collectives
 from lanescope.webapp.analysis.links import thread_lane, timeline_address
@@ -34,7 +34,7 @@ from lanescope.webapp.analysis.stack_frames import (
     own_place,
     short_place,
 )
-from lanescope.webapp.plugins.threads.unread_queues import A_READER, READ_FIRST, feeding, in_pool
+from lanescope.webapp.plugins.threads.endless import A_READER, READ_FIRST, feeding, in_pool
 from lanescope.webapp.runs.run import Run
 
 _MAX_NAMED = 4
@@ -73,6 +73,7 @@ _BROUGHT_BY_THREADS = frozenset(
         "the end of a thread",
         "the others of a barrier",
         "the result of a future",
+        UNREAD_OUTPUT,
         _TASKS,
     }
 )
@@ -100,7 +101,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     rows = [row for row in rows if row["time_ns"] == rows[-1]["time_ns"]]
     rows = list({row["thread"]: row for row in rows}.values())  # Ctrl-C may come again
     interrupted = rows[0]["reason"] == INTERRUPT
-    if not all(map(_rests, rows)):
+    if any(row["collective"] or at_work(row) for row in rows):
         return []
     pid = rows[0]["pid"]
     children = _children(run, rank, pid, rows[0]["time_ns"]) or feeding(run, rank, rows)
@@ -207,10 +208,6 @@ def _waits(threads: list[dict[str, Any]]) -> str:
     return "; ".join(said) + more
 
 
-def _rests(row: dict[str, Any]) -> bool:
-    return not row["collective"] and not at_work(row)
-
-
 def _closed(
     rows: list[dict[str, Any]], children: list[dict[str, Any]], *, dead: bool = False
 ) -> bool:
@@ -291,7 +288,8 @@ def _children(run: Run, rank: int, pid: int, seen: int) -> list[dict[str, Any]]:
         for row in run.events("stall", rank).to_pylist()
         if row["thread"] in mains and row["reason"] != "signal"
     }
-    rest = mains == last.keys() and all(map(_rests, last.values()))
+    active = any(row["collective"] or at_work(row) for row in last.values())
+    rest = mains == last.keys() and not active
     return [last[thread] for thread in sorted(last)] if rest else []
 
 
@@ -345,6 +343,7 @@ _ADVICE = {
     "the result of a future": "Set each future, also where an item is left out or raises.",
     "a lock": "Release a lock before you wait for a thread that needs it (join, get, result).",
     "room in a queue": "Take items before you join who puts them, or give the queue room for all.",
+    UNREAD_OUTPUT: "Read it before wait(), or call communicate(): a full pipe blocks its writer.",
     "the others of a barrier": "Make the barrier for as many threads as come to it, each as often.",
 }
 """What to do, by what a thread waits for."""
@@ -392,7 +391,7 @@ def _advice(run: Run, rank: int, rows: list[dict[str, Any]], *, dead: bool) -> s
                 "Await the result (asyncio.wrap_future): a coroutine that waits without await "
                 "blocks its loop, so the awaited task cannot run."
             )
-    if len(rows) == 1:
+    if len(rows) == 1 and rows[0]["waiting"] not in (UNREAD_OUTPUT, "a condition"):
         return (
             "No other thread runs: start the one that should release, put, set or send before the "
             "wait, or wait with a timeout."

@@ -57,15 +57,17 @@ def clipped_late(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
 
 def _late(run: Run, rank: int, times: Int64Array) -> BoolArray:
     """Whether an optimizer stepped last before each time, and no one steps before the next
-    backward."""
-    phases = to_frame(run.events("phase", rank, columns=["start_ns", "kind"]))
+    backward. Within a step, hooks of the optimizer clip before it."""
+    phases = to_frame(run.events("phase", rank, columns=["start_ns", "duration_ns", "kind"]))
     phases = phases.sort_values("start_ns")
     kinds = phases["kind"].astype("str").to_numpy()
     back, step = schema.PhaseKind.backward.name, schema.PhaseKind.optimizer.name
     events = (kinds == back) | (kinds == step)
     starts, steps = phases["start_ns"].to_numpy()[events], (kinds == step)[events]
+    ends = np.where(steps, starts + phases["duration_ns"].fillna(0).to_numpy()[events], 0)
     # At both ends stand steps, so that each time has a neighbour.
     around = np.concatenate(([False], steps, [True]))
     after = np.searchsorted(starts, times)
-    late: BoolArray = around[after] & ~around[after + 1]
+    within = np.append(0, np.maximum.accumulate(ends))[after] > times
+    late: BoolArray = around[after] & ~around[after + 1] & ~within
     return late

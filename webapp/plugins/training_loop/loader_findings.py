@@ -131,7 +131,7 @@ def evaluated_samples(run: Run, rank: int) -> Finding | None:
     trained = set(loops.loc[loops["trains"], "value"])
     evaluated = set(loops["value"]) - trained
     pairs = [
-        (*map(int, str(name).split("/")), int(count))
+        (*_numbers(str(name)), int(count))
         for name, count in zip(shared["name"], shared["value"], strict=True)
     ]
     pairs += [(second, first, size, of, *rest) for first, second, of, size, *rest in pairs]
@@ -164,6 +164,12 @@ def evaluated_samples(run: Run, rank: int) -> Finding | None:
             },
         )
     return None
+
+
+def _numbers(name: str) -> tuple[int, int, int, int, int]:
+    """Two datasets, their sizes, and whether they are Subsets: all were in earlier recordings."""
+    first, second, size, other, is_part = (*map(int, name.split("/")), 1)[:5]
+    return first, second, size, other, is_part
 
 
 def _after(loops: pd.DataFrame, part: int, trained: int, times: int) -> bool:

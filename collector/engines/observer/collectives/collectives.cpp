@@ -88,12 +88,32 @@ std::string reduction(const c10::IValue& value) {
   return op < NAMES.size() ? NAMES[op] : "";
 }
 
-int64_t bytes_of(const c10::TensorImpl& tensor) {
-  auto bytes = static_cast<int64_t>(tensor.dtype().itemsize());
+int64_t elements_of(const c10::TensorImpl& tensor) {
+  int64_t elements = 1;
   for (const int64_t size : plain_sizes(tensor)) {
-    bytes *= size;
+    elements *= size;
   }
-  return bytes;
+  return elements;
+}
+
+int64_t bytes_of(const c10::TensorImpl& tensor) {
+  return elements_of(tensor) * static_cast<int64_t>(tensor.dtype().itemsize());
+}
+
+// Returns the sizes of the parts of an all-to-all: rows, or elements of each tensor; empty: even.
+std::string sizes_of(const c10::IValue& value) {
+  std::string sizes;
+  const auto add = [&sizes](int64_t size) {
+    sizes += (sizes.empty() ? "" : ",") + std::to_string(size);
+  };
+  if (value.isIntList()) {
+    for (const int64_t size : value.toIntVector()) {
+      add(size);
+    }
+  } else if (value.isTensorList()) {
+    each_tensor(value, [&](const c10::TensorImpl& tensor) { add(elements_of(tensor)); });
+  }
+  return sizes;
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> group_of(const c10::IValue& value) {
@@ -145,6 +165,16 @@ std::shared_ptr<const CollectivePlan> plan_collective(const c10::FunctionSchema&
   if (plan.group < 0 || plan.tensors < 0) {
     return nullptr;
   }
+  const std::string_view parts = shown == "all_to_all_single" ? "_split_sizes" : "_tensors";
+  for (int i = 0; i < static_cast<int>(arguments.size()) && shown.rfind("all_to_all", 0) == 0;
+       ++i) {
+    const std::string& name = arguments[i].name();
+    if (name == "input" + std::string(parts)) {
+      plan.sent = i;
+    } else if (name == "output" + std::string(parts)) {
+      plan.received = i;
+    }
+  }
   plan.name = texts().intern(shown);
   return std::make_shared<const CollectivePlan>(plan);
 }
@@ -173,6 +203,9 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
   described += '\t';
   if (plan.reduce_op >= 0) {
     described += reduction(inputs[plan.reduce_op]);
+  }
+  if (plan.sent >= 0 && plan.received >= 0) {
+    described += '\t' + sizes_of(inputs[plan.sent]) + '>' + sizes_of(inputs[plan.received]);
   }
   call->name = plan.name;
   call->group_text = texts().intern(described);

@@ -30,6 +30,8 @@ struct CollectivePlan {
   int peer = -1;
   int root = -1;
   int reduce_op = -1;
+  int sent = -1;      // of an all-to-all: tensors or split sizes
+  int received = -1;  // the same
   int asynchronous = -1;
 };
 
@@ -37,7 +39,7 @@ struct CollectivePlan {
 // threads and connects their completion to the call.
 struct Call : c10::DebugInfoBase {
   Text name = 0;
-  Text group_text = 0;  // "group TAB size TAB peer TAB root TAB reduce_op"
+  Text group_text = 0;  // "group TAB size TAB peer TAB root TAB reduce_op TAB splits"
   Text signature = 0;
   Text stack = 0;
   int64_t sequence = 0;
