@@ -95,7 +95,8 @@ class Collectives:
         reduction = "" if plan.reduce_op is None else self._reduction(args[plan.reduce_op])
         described = f"{group}\t{size}\t{peer}\t{root}\t{reduction}"
         if plan.parts is not None:
-            described += "\t" + ">".join(_sizes(args[position]) for position in plan.parts)
+            sent, received = (_sizes(args[position]) for position in plan.parts)
+            described += f"\t{sent}>{received}" if sent or received else ""
         counted = (described, plan.name) if plan.name in PAIRED else (group, "")
         with self._lock:
             sequence = self._sequences[counted]

@@ -113,7 +113,7 @@ def last_place(run: Run, rank: int, step: int) -> str | None:
     ops = to_frame(run.events("op", rank, columns=["start_ns", "step", "stack"], window=since))
     ops = ops.dropna().sort_values("start_ns")
     of_step = [own_frames(run, rank, int(stack)) for stack in ops["stack"].unique()]
-    stepped = next(frames for frames in of_step if frames and place_of(frames[0]) == place)
+    stepped = next((own for own in of_step if own and place_of(own[0]) == place), [])
     loop = {(frame["file"], frame["function"]) for frame in stepped}
     for stack in ops.loc[ops["step"] > step, "stack"].tail(1):
         frames = own_frames(run, rank, int(stack))

@@ -35,7 +35,7 @@ from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.rank_state import rank_states
 from lanescope.webapp.analysis.stack_frames import frame_text, frames_of, where_of
 from lanescope.webapp.plugins.collectives.early_exits import SKIP_TOGETHER, Leaving, left_training
-from lanescope.webapp.plugins.collectives.split_sizes import unlike_parts
+from lanescope.webapp.plugins.collectives.split_sizes import unlike_calls, unlike_parts
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
@@ -132,8 +132,7 @@ def first_mismatches(run: Run) -> tuple[_Mismatch, ...]:
     odd = pd.Series(False, index=spread.index)
     for name in alike:
         odd |= spread[name, "min"] != spread[name, "max"]
-    for call, same in rows[uneven].groupby(keys, observed=True):
-        odd[call] |= bool(unlike_parts(run, same))
+    odd[unlike_calls(run, rows[uneven])] = True
     found = []
     for group, sequence in odd[odd].index.to_frame(index=False).groupby("group").min().itertuples():
         same = rows[(rows["group"] == group) & (rows["sequence"] == sequence)]

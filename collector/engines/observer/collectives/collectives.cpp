@@ -205,7 +205,9 @@ void begin_call(Thread& thread, const CollectivePlan& plan,
     described += reduction(inputs[plan.reduce_op]);
   }
   if (plan.sent >= 0 && plan.received >= 0) {
-    described += '\t' + sizes_of(inputs[plan.sent]) + '>' + sizes_of(inputs[plan.received]);
+    const std::string sent = sizes_of(inputs[plan.sent]);
+    const std::string received = sizes_of(inputs[plan.received]);
+    described += sent.empty() && received.empty() ? "" : '\t' + sent + '>' + received;
   }
   call->name = plan.name;
   call->group_text = texts().intern(described);
