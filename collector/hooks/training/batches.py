@@ -62,6 +62,7 @@ from .modules import Modules, own_class, unwrap
 from .norms import has_norm, is_freed
 from .parameters import is_sampled
 from .replication import (
+    other_random_states,
     own_buffers,
     own_parameters,
     random_states,
@@ -310,7 +311,8 @@ class Batches:
         if recorder.thread().busy:
             return
         with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
-            states = random_states() if self._due("random", 1) else ()
+            due = self._due("random", 1)
+            states = (*random_states(), *other_random_states()) if due else ()
             for name, number in (*states, *replication(module)):
                 recorder.value(name, number)
         self._hash(f"{BUFFER_HASH}{self._modules.prefix(module)}", own_buffers, module)

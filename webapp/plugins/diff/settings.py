@@ -1,4 +1,4 @@
-"""In what settings of the program do two runs differ? Optimizers, seeds, flags, versions, data.
+"""In what settings of the program do two runs differ? Optimizers, seeds, flags, versions.
 
 What recordings do not hold is not compared: files, other variables of the environment, and settings
 that a program keeps to itself.
@@ -10,14 +10,11 @@ import re
 
 import pandas as pd
 
-from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.loop_names import BLEND_FACTOR
 from lanescope.collector.format.names import (
-    BATCH_HASH,
     CLIP_LIMIT,
     CLIP_VALUE,
     ENVIRONMENT,
-    LOADER_WORKER,
     MATMUL_PRECISION,
     MATMUL_PRECISIONS,
     SETTING_FLAGS,
@@ -28,7 +25,6 @@ from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.plugins.diff.pairing.resumed import later_start
-from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
 from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.plugins.diff.values.world_sizes import shares_differ
 from lanescope.webapp.runs import units
@@ -87,11 +83,6 @@ def _factors(base: Run, run: Run) -> list[str]:
         f"{now['value']:.6g}, in the baseline with {was['value']:.6g}: compare decays of moving "
         "averages and other factors"
     ]
-
-
-def data_notes(base: Run, run: Run) -> list[str]:
-    """Returns sentences about batches that differ, by more than the bits of the same numbers."""
-    return [] if precision_note(base, run) else _batches(base, run)
 
 
 def _groups(settings: dict[str, float]) -> list[tuple[str, list[tuple[str, float]]]]:
@@ -226,92 +217,3 @@ def _rates(base: Run, run: Run, *, from_start: bool) -> list[str]:
                 f"{units.printable(str(first['parameter']))}"
             )
     return found
-
-
-def _batches(base: Run, run: Run) -> list[str]:
-    apart = batches_differ(base, run)
-    inputs = logged(base, None, prefix=f"{BATCH_HASH}input/").sort_values("time_ns")["name"]
-    # What the first model returns may be what others get.
-    model = f"input/{str(inputs.iloc[0]).partition('/')[0]}/" if len(inputs) else "input/"
-    given = apart[apart["name"].str.startswith(("loaded/", model))]
-    groups = [one for _, one in given.groupby(["step", "rank"]) if not _beside_training(base, one)]
-    if not groups:
-        return []
-    first = groups[0].iloc[0]
-    rows = first["rows_base"], first["rows_run"]
-    shared = shares_differ(base, run)  # parts of the same batches
-    if shared and rows[0] * base.world_size == rows[1] * run.world_size:
-        return []
-    since = f"since step {int(first['step'])} of rank {int(first['rank'])} at the latest"
-    if rows[0] != rows[1]:
-        return [
-            f"batches have {rows[1]:.0f} sampled rows where the baseline has {rows[0]:.0f}, "
-            f"{since}: another batch size, or parts of batches"
-        ]
-    if shared:
-        return []
-    was, now = (_loader_workers(one) for one in (base, run))
-    if was != now:
-        return [
-            f"the data differs {since}: {now or 'no'} workers load it, {was or 'none'} in the "
-            "baseline, and each process draws random numbers of its own: let the dataset seed "
-            "a generator with the index of a sample, or keep num_workers"
-        ]
-    if len(inputs) and groups[0]["name"].str.startswith("loaded/").all():
-        return [
-            f"the data differs {since}: the model gets the same inputs, but part "
-            f"{str(first['name']).partition('/')[2]} of a batch differs: compare the labels"
-        ]
-    loaded = logged(base, int(first["rank"]), prefix=f"{BATCH_HASH}loaded/")["step"]
-    if not groups[0]["name"].str.startswith("loaded/").any() and first["step"] in {*loaded}:
-        return [
-            f"the model gets other inputs from the same batches {since}: compare the lines between "
-            "the DataLoader and the model"
-        ]
-    shapes = [_first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
-    if all(shapes) and not {*shapes[0]} & {*shapes[1]}:
-        return [
-            f"batches have shape {shapes[1][0]} where the baseline has {shapes[0][0]}, {since}: "
-            "another batch size, or parts of batches"
-        ]
-    lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]
-    of = f" has {lengths[1]} samples, {lengths[0]} in the baseline" if None not in lengths else ""
-    if of and lengths[0] != lengths[1]:
-        return [f"the data differs {since}: the first dataset that a DataLoader shuffles{of}"]
-    return [f"the data differs {since}: compare the data, its order and the seed"]
-
-
-def _beside_training(base: Run, apart: pd.DataFrame) -> bool:
-    """Whether all parts of a batch differ in a step, and no input of the model: one run alone loads
-    it, as for an evaluation."""
-    first = apart.iloc[0]
-    batches = logged(base, int(first["rank"]), prefix=BATCH_HASH)
-    names = batches.loc[batches["step"] == first["step"], "name"].astype("str")
-    loaded = names.str.startswith("loaded/")
-    return bool(names.str.startswith("input/").any() and set(apart["name"]) == set(names[loaded]))
-
-
-def _first_shapes(run: Run, rank: int, step: int) -> list[str]:
-    """Returns the shapes of the first tensor of the first operator in a module, in all its calls of
-    a step, as an evaluation may call it as well."""
-    for piece in run.pieces("op", rank, None, ["start_ns", "name", "module", "shapes", "step"]):
-        ops = to_frame(piece).astype({"module": "str", "shapes": "str"}).sort_values("start_ns")
-        own = ops[(ops["step"] == step) & ~ops["module"].isin(["", "nan", "None"])]
-        if len(own):
-            first = own.iloc[0]
-            same = own[(own["name"] == first["name"]) & (own["module"] == first["module"])]
-            return [one[: one.find("]") + 1] for one in same["shapes"] if "]" in one]
-    return []
-
-
-def _length_of_data(run: Run, rank: int) -> str | None:
-    """Returns the length of the dataset of the first DataLoader that shuffles."""
-    names = logged(run, rank, prefix=LOADER_ORDER).sort_values("time_ns")["name"]
-    return str(names.iloc[0]).rpartition("/")[2] if len(names) else None
-
-
-def _loader_workers(run: Run) -> int:
-    """The most workers of DataLoaders on a rank; 0: the ranks load their data themselves."""
-    named = {(one.rank, one.name) for one in run.threads if one.name.startswith(LOADER_WORKER)}
-    ranks = [rank for rank, _ in named]
-    return max(map(ranks.count, ranks), default=0)

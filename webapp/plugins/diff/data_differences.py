@@ -1,0 +1,190 @@
+"""Which data do two runs get otherwise, and what may have made it differ: its order, the random
+numbers, the lines of the program, or what the files hold?"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from lanescope.collector.format.loader_names import LOADER_ORDER
+from lanescope.collector.format.loop_names import READ_FILE
+from lanescope.collector.format.names import BATCH_HASH, LOADER_WORKER
+from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.links import and_more
+from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.stack_frames import short_place
+from lanescope.webapp.plugins.diff.pairing.resumed import later_start
+from lanescope.webapp.plugins.diff.values.generator_states import States, states_apart
+from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
+from lanescope.webapp.plugins.diff.values.precision import precision_note
+from lanescope.webapp.plugins.diff.values.world_sizes import shares_differ
+from lanescope.webapp.runs import units
+from lanescope.webapp.runs.run import Run
+
+
+def data_notes(base: Run, run: Run, *, same_code: bool) -> list[str]:
+    """Returns sentences about generators in another state, and about batches that differ, by more
+    than the bits of the same numbers. `same_code`: the lines of the programs are the same."""
+    if precision_note(base, run):
+        return []
+    resumes = later_start(base) is not None
+    states = states_apart(base, run, min({*base.ranks} & {*run.ranks}, default=0))
+    found = _batches(base, run, states, same_code=same_code)
+    return found if resumes else [*_generators(states), *found]
+
+
+def _generators(states: States | None) -> list[str]:
+    apart = [name for name in states.apart if name != "torch"] if states else []
+    if not states or not apart:
+        return []
+    which = " and ".join(f"{name}'s" for name in apart)
+    seeds = " and ".join(_SEEDS[name] for name in apart)
+    return [
+        f"the random numbers differ: {which} generator is in another state in step {states.step}, "
+        f"and the program draws from it; compare the seed ({seeds}) and what draws from it before"
+    ]
+
+
+def file_notes(base: Run, run: Run) -> list[str]:
+    """Returns a sentence about files of one name that both programs read and that hold something
+    else."""
+    sides = [_files(one) for one in (base, run)]
+    apart = [name for name, held in sides[1].items() if sides[0].get(name, held) != held]
+    if not apart:
+        return []
+    names = units.printable(
+        f"{', '.join(apart[:_LISTED])}{and_more(len(apart) - _LISTED + 1, 'file')}"
+    )
+    return [f"files that both programs read hold something else: {names}"]
+
+
+def _files(run: Run) -> dict[str, list[float]]:
+    """Returns name -> hashes of what the files of that name hold, as they were opened."""
+    rows = logged(run, min(run.ranks), prefix=READ_FILE).sort_values("time_ns", kind="stable")
+    found: dict[str, list[float]] = {}
+    for path, held in zip(rows["name"], rows["value"], strict=True):
+        found.setdefault(short_place(str(path)), []).append(float(held))
+    return found
+
+
+_LISTED = 3
+_SEEDS = {"Python": "random.seed", "NumPy": "numpy.random.seed"}
+
+
+def _same_order(base: Run, run: Run, rank: int) -> bool | None:
+    """Whether the first iteration that shuffles begins with the same samples; None: unknown."""
+    if later_start(base) is not None:
+        return None
+    firsts = [
+        logged(one, rank, prefix=LOADER_ORDER).sort_values("time_ns", kind="stable").head(1)
+        for one in (base, run)
+    ]
+    if any(one.empty for one in firsts):
+        return None
+    keys = [(str(one["name"].iloc[0]), float(one["value"].iloc[0])) for one in firsts]
+    return keys[0] == keys[1]
+
+
+def _compare_what(base: Run, run: Run, rank: int, states: States | None, *, same_code: bool) -> str:
+    order = _same_order(base, run, rank)
+    if order is False:
+        return (
+            "a DataLoader that shuffles goes through it in another order: compare the seed and the "
+            "state of the generator that its sampler draws from"
+        )
+    if states is None or states.apart or not states.same:
+        return "compare the data, its order and the seed"
+    alike = ["its first order", "the random numbers"] if order else ["the random numbers"]
+    alike += ["the lines of the program"] if same_code else []
+    files = "compare what the files hold that the program reads"
+    own = "" if same_code else ", and the lines that make batches of them"
+    return f"{' and '.join(alike)} are the same: {files}{own}"
+
+
+def _batches(base: Run, run: Run, states: States | None, *, same_code: bool) -> list[str]:
+    apart = batches_differ(base, run)
+    inputs = logged(base, None, prefix=f"{BATCH_HASH}input/").sort_values("time_ns")["name"]
+    # What the first model returns may be what others get.
+    model = f"input/{str(inputs.iloc[0]).partition('/')[0]}/" if len(inputs) else "input/"
+    given = apart[apart["name"].str.startswith(("loaded/", model))]
+    groups = [one for _, one in given.groupby(["step", "rank"]) if not _beside_training(base, one)]
+    if not groups:
+        return []
+    first = groups[0].iloc[0]
+    rows = first["rows_base"], first["rows_run"]
+    shared = shares_differ(base, run)  # parts of the same batches
+    if shared and rows[0] * base.world_size == rows[1] * run.world_size:
+        return []
+    since = f"since step {int(first['step'])} of rank {int(first['rank'])} at the latest"
+    if rows[0] != rows[1]:
+        return [
+            f"batches have {rows[1]:.0f} sampled rows where the baseline has {rows[0]:.0f}, "
+            f"{since}: another batch size, or parts of batches"
+        ]
+    if shared:
+        return []
+    was, now = (_loader_workers(one) for one in (base, run))
+    if was != now:
+        return [
+            f"the data differs {since}: {now or 'no'} workers load it, {was or 'none'} in the "
+            "baseline, and each process draws random numbers of its own: let the dataset seed "
+            "a generator with the index of a sample, or keep num_workers"
+        ]
+    if len(inputs) and groups[0]["name"].str.startswith("loaded/").all():
+        return [
+            f"the data differs {since}: the model gets the same inputs, but part "
+            f"{str(first['name']).partition('/')[2]} of a batch differs: compare the labels"
+        ]
+    loaded = logged(base, int(first["rank"]), prefix=f"{BATCH_HASH}loaded/")["step"]
+    if not groups[0]["name"].str.startswith("loaded/").any() and first["step"] in {*loaded}:
+        return [
+            f"the model gets other inputs from the same batches {since}: compare the lines between "
+            "the DataLoader and the model"
+        ]
+    shapes = [_first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)]
+    if all(shapes) and not {*shapes[0]} & {*shapes[1]}:
+        return [
+            f"batches have shape {shapes[1][0]} where the baseline has {shapes[0][0]}, {since}: "
+            "another batch size, or parts of batches"
+        ]
+    lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]
+    of = f" has {lengths[1]} samples, {lengths[0]} in the baseline" if None not in lengths else ""
+    if of and lengths[0] != lengths[1]:
+        return [f"the data differs {since}: the first dataset that a DataLoader shuffles{of}"]
+    what = _compare_what(base, run, int(first["rank"]), states, same_code=same_code)
+    return [f"the data differs {since}: {what}"]
+
+
+def _beside_training(base: Run, apart: pd.DataFrame) -> bool:
+    """Whether all parts of a batch differ in a step, and no input of the model: one run alone loads
+    it, as for an evaluation."""
+    first = apart.iloc[0]
+    batches = logged(base, int(first["rank"]), prefix=BATCH_HASH)
+    names = batches.loc[batches["step"] == first["step"], "name"].astype("str")
+    loaded = names.str.startswith("loaded/")
+    return bool(names.str.startswith("input/").any() and set(apart["name"]) == set(names[loaded]))
+
+
+def _first_shapes(run: Run, rank: int, step: int) -> list[str]:
+    """Returns the shapes of the first tensor of the first operator in a module, in all its calls of
+    a step, as an evaluation may call it as well."""
+    for piece in run.pieces("op", rank, None, ["start_ns", "name", "module", "shapes", "step"]):
+        ops = to_frame(piece).astype({"module": "str", "shapes": "str"}).sort_values("start_ns")
+        own = ops[(ops["step"] == step) & ~ops["module"].isin(["", "nan", "None"])]
+        if len(own):
+            first = own.iloc[0]
+            same = own[(own["name"] == first["name"]) & (own["module"] == first["module"])]
+            return [one[: one.find("]") + 1] for one in same["shapes"] if "]" in one]
+    return []
+
+
+def _length_of_data(run: Run, rank: int) -> str | None:
+    """Returns the length of the dataset of the first DataLoader that shuffles."""
+    names = logged(run, rank, prefix=LOADER_ORDER).sort_values("time_ns")["name"]
+    return str(names.iloc[0]).rpartition("/")[2] if len(names) else None
+
+
+def _loader_workers(run: Run) -> int:
+    """The most workers of DataLoaders on a rank; 0: the ranks load their data themselves."""
+    named = {(one.rank, one.name) for one in run.threads if one.name.startswith(LOADER_WORKER)}
+    ranks = [rank for rank, _ in named]
+    return max(map(ranks.count, ranks), default=0)
