@@ -110,7 +110,7 @@ class Batches:
         self._evaluated: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._is_transformed = is_transformed
         self._readback = DeviceReadback()
-        self._step = -1
+        self.saved_step = self._step = -1  # the one after torch.save: another run resumes there
         self._calls: Counter[str] = Counter()  # of this step
         self._scales: Counter[str] = Counter()  # of evaluations of a model
         self._settings = ModuleSettings()
@@ -219,7 +219,8 @@ class Batches:
 
     def _sampled(self) -> bool:
         recorder = self._recorder
-        return is_sampled(recorder.step, recorder.options.sample_every) and recorder.active
+        due = is_sampled(recorder.step, recorder.options.sample_every)
+        return (due or recorder.step == self.saved_step) and recorder.active
 
     def _due(self, name: str, most: int = _MAX_CALLS) -> bool:
         step = self._recorder.step

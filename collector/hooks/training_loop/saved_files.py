@@ -19,6 +19,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..patches import caller, hooks_in_place
 from ..stacks import Stacks, program_place
+from ..training.batches import Batches
 from ..training.replication import short_hash
 from .fresh_optimizers import FreshOptimizers
 
@@ -30,9 +31,11 @@ _MAX_FILES = 1_000
 class SavedFiles:
     """Writes a value named SAVED_FILE or LOADED_FILE at the end of each such call."""
 
-    def __init__(self, recorder: Recorder, stacks: Stacks, fresh: FreshOptimizers) -> None:
+    def __init__(
+        self, recorder: Recorder, stacks: Stacks, fresh: FreshOptimizers, batches: Batches | None
+    ) -> None:
         self._recorder = recorder
-        self._fresh = fresh
+        self._fresh, self._batches = fresh, batches
         self._is_library = stacks.is_library
         self._known: set[str] = set()
 
@@ -48,6 +51,12 @@ class SavedFiles:
         """Records a call that returned or raised."""
         name, since = began
         self._recorder.value(name, (clock.now() - since) / 1e9)
+
+    def saved(self, began: tuple[str, int], _: Any) -> None:
+        """Records a call of torch.save that returned, and has the next batch sampled."""
+        self.ended(began, None)
+        if self._batches is not None:
+            self._batches.saved_step = self._recorder.step
 
     def loaded(self, began: tuple[str, int], content: Any) -> None:
         """Records a call of torch.load that returned, and looks at what it returns."""
@@ -103,7 +112,8 @@ class ReadFiles:
 
 
 def _content(path: str, before_ns: int) -> float | None:
-    """Returns a hash of parts of a file; None where it is no file of before an instant."""
+    """Returns a hash of parts of a file; None where it is no file, or was written after an
+    instant."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -127,8 +137,8 @@ def _hook(context: HookContext) -> None:
     patches = context.patches
     fresh = FreshOptimizers(context.recorder)
     patches.before_steps(fresh.stepping)
-    files = SavedFiles(context.recorder, context.stacks, fresh)
-    patches.ends(torch.serialization, "save", files.saves, files.ended, files.ended, lost=_LOST)
+    files = SavedFiles(context.recorder, context.stacks, fresh, context.find(Batches))
+    patches.ends(torch.serialization, "save", files.saves, files.saved, files.ended, lost=_LOST)
     patches.ends(torch.serialization, "load", files.loads, files.loaded, files.ended, lost=_LOST)
     if hooks_in_place():
         read = ReadFiles(context.recorder)

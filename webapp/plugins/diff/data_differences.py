@@ -13,7 +13,7 @@ from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import short_place
 from lanescope.webapp.plugins.diff.pairing.resumed import later_start
-from lanescope.webapp.plugins.diff.values.generator_states import States, states_apart
+from lanescope.webapp.plugins.diff.values.generator_states import states_apart
 from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
 from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.plugins.diff.values.world_sizes import shares_differ
@@ -26,13 +26,12 @@ def data_notes(base: Run, run: Run, *, same_code: bool) -> list[str]:
     than the bits of the same numbers. `same_code`: the lines of the programs are the same."""
     if precision_note(base, run):
         return []
-    resumes = later_start(base) is not None
+    found = _batches(base, run, same_code=same_code)
+    return found if later_start(base) is not None else [*_generators(base, run), *found]
+
+
+def _generators(base: Run, run: Run) -> list[str]:
     states = states_apart(base, run, min({*base.ranks} & {*run.ranks}, default=0))
-    found = _batches(base, run, states, same_code=same_code)
-    return found if resumes else [*_generators(states), *found]
-
-
-def _generators(states: States | None) -> list[str]:
     apart = [name for name in states.apart if name != "torch"] if states else []
     if not states or not apart:
         return []
@@ -70,37 +69,43 @@ _LISTED = 3
 _SEEDS = {"Python": "random.seed", "NumPy": "numpy.random.seed"}
 
 
-def _same_order(base: Run, run: Run, rank: int) -> bool | None:
-    """Whether the first iteration that shuffles begins with the same samples; None: unknown."""
+def _same_order(base: Run, run: Run, rank: int, step: int) -> bool | None:
+    """Whether the last iteration that shuffles up to a step begins with the same samples; None:
+    unknown."""
     if later_start(base) is not None:
         return None
-    firsts = [
-        logged(one, rank, prefix=LOADER_ORDER).sort_values("time_ns", kind="stable").head(1)
-        for one in (base, run)
-    ]
-    if any(one.empty for one in firsts):
-        return None
-    keys = [(str(one["name"].iloc[0]), float(one["value"].iloc[0])) for one in firsts]
-    return keys[0] == keys[1]
+    keys = []
+    for one in (base, run):
+        rows = logged(one, rank, prefix=LOADER_ORDER).sort_values("time_ns", kind="stable")
+        keys += [
+            (str(row["name"]), float(row["value"]))
+            for _, row in rows[rows["step"] <= step].tail(1).iterrows()
+        ]
+    return keys[0] == keys[1] if len(keys) == 2 else None
 
 
-def _compare_what(base: Run, run: Run, rank: int, states: States | None, *, same_code: bool) -> str:
-    order = _same_order(base, run, rank)
+def _compare_what(base: Run, run: Run, rank: int, step: int, *, same_code: bool) -> str:
+    order, states = _same_order(base, run, rank, step), states_apart(base, run, rank, step)
     if order is False:
         return (
             "a DataLoader that shuffles goes through it in another order: compare the seed and the "
             "state of the generator that its sampler draws from"
         )
-    if states is None or states.apart or not states.same:
+    if states is None or states.step > step or states.apart or not states.same:
         return "compare the data, its order and the seed"
-    alike = ["its first order", "the random numbers"] if order else ["the random numbers"]
+    alike = [*(["its order"] if order else []), "the random numbers"]
     alike += ["the lines of the program"] if same_code else []
-    files = "compare what the files hold that the program reads"
-    own = "" if same_code else ", and the lines that make batches of them"
-    return f"{' and '.join(alike)} are the same: {files}{own}"
+    what = [] if _same_files(base, run) else ["what the files hold that the program reads"]
+    what += [] if same_code else ["the lines that make batches"]
+    return f"{' and '.join(alike)} are the same: compare {' and '.join(what or ['the data'])}"
 
 
-def _batches(base: Run, run: Run, states: States | None, *, same_code: bool) -> list[str]:
+def _same_files(base: Run, run: Run) -> bool:
+    """Whether all files that are known to be read hold the same."""
+    return bool(_files(run)) and _files(base) == _files(run)
+
+
+def _batches(base: Run, run: Run, *, same_code: bool) -> list[str]:
     apart = batches_differ(base, run)
     inputs = logged(base, None, prefix=f"{BATCH_HASH}input/").sort_values("time_ns")["name"]
     # What the first model returns may be what others get.
@@ -150,7 +155,8 @@ def _batches(base: Run, run: Run, states: States | None, *, same_code: bool) -> 
     of = f" has {lengths[1]} samples, {lengths[0]} in the baseline" if None not in lengths else ""
     if of and lengths[0] != lengths[1]:
         return [f"the data differs {since}: the first dataset that a DataLoader shuffles{of}"]
-    what = _compare_what(base, run, int(first["rank"]), states, same_code=same_code)
+    rank, step = int(first["rank"]), int(first["step"])
+    what = _compare_what(base, run, rank, step, same_code=same_code)
     return [f"the data differs {since}: {what}"]
 
 

@@ -13,34 +13,34 @@ from lanescope.webapp.runs.run import Run
 
 
 @dataclass(frozen=True)
-class States:
+class GeneratorStates:
     """Of the generators that a program draws from, as its model is called: "torch", "Python" and
     "NumPy"."""
 
-    step: int  # the first one that both runs sampled
+    step: int  # of both runs
     apart: tuple[str, ...]
     same: tuple[str, ...]
 
 
-@lru_cache(maxsize=2)
-def states_apart(base: Run, run: Run, rank: int) -> States | None:
-    """Returns the states in the first step that both runs sampled; None without one. Generators
-    that never move are left out: the program does not draw from them."""
+@lru_cache(maxsize=4)
+def states_apart(base: Run, run: Run, rank: int, since: int = 0) -> GeneratorStates | None:
+    """Returns the states in the first step from `since` on that both runs sampled; None without
+    one. Generators that never move are left out: the program does not draw from them."""
     sides = [_states(one, rank) for one in (base, run)]
     both = sides[0].merge(sides[1], on=["step", "name"])
+    both = both[both["step"] >= since]
     if both.empty:
         return None
     step = int(both["step"].min())
     first = both[both["step"] == step]
-    moves = {
-        str(name)
+    # Where workers load the data, they draw from their own: this one may stand still.
+    moves = [
+        {str(name) for name, own in side.groupby("name")["value"] if own.nunique() > 1}
         for side in sides
-        for name, own in side[side["step"] >= step].groupby("name")["value"]
-        if own.nunique() > 1
-    }
-    first = first[first["name"].isin(moves)]
+    ]
+    first = first[first["name"].isin(moves[0] & moves[1])]
     other = first["value_x"] != first["value_y"]
-    return States(step, tuple(first.loc[other, "name"]), tuple(first.loc[~other, "name"]))
+    return GeneratorStates(step, tuple(first.loc[other, "name"]), tuple(first.loc[~other, "name"]))
 
 
 def _states(run: Run, rank: int) -> pd.DataFrame:
