@@ -94,10 +94,10 @@ def _compare_what(base: Run, run: Run, rank: int, step: int, *, same_code: bool)
     if states is None or states.step > step or states.apart or not states.same:
         return "compare the data, its order and the seed"
     alike = [*(["its order"] if order else []), "the random numbers"]
-    alike += ["the lines of the program"] if same_code else []
+    alike += ["the recorded lines of the program"] if same_code else []
     what = [] if _same_files(base, run) else ["what the files hold that the program reads"]
     what += [] if same_code else ["the lines that make batches"]
-    return f"{' and '.join(alike)} are the same: compare {' and '.join(what or ['the data'])}"
+    return f"{', '.join(alike)} are the same: compare {' and '.join(what or ['the data'])}"
 
 
 def _same_files(base: Run, run: Run) -> bool:
