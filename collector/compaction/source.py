@@ -114,7 +114,8 @@ def _add(lines: _Lines, files: _Files, places: Iterable[_Place]) -> None:
         if not now:
             new: _Lines = {(file, line): None}
         else:
-            around = range(max(1, line - _NEIGHBOURS), min(line + _NEIGHBOURS, len(now)) + 1)
+            # The line behind the last one has no text: readers know that the file ends there.
+            around = range(max(1, line - _NEIGHBOURS), min(line + _NEIGHBOURS, len(now) + 1) + 1)
             new = {(file, one): _text(now, one) for one in around}
         new = {place: text for place, text in new.items() if place not in lines}
         size += sum(len(text.encode()) for text in new.values() if text)

@@ -184,11 +184,14 @@ def _stacks(evidence: Any) -> Iterator[str]:
 
 
 def whole_files(run: Run, rank: int) -> dict[str, list[str]]:
-    """Returns file -> lines of those that the run holds from their first one on without a gap."""
+    """Returns file -> lines of those that the run holds from their first to their last one; the
+    place behind that has no text."""
+    rows = run.events("source", rank, columns=["file", "line"])
+    ends = dict(zip(rows["file"].to_pylist(), rows["line"].to_pylist(), strict=True))
     return {
         file: [lines[line] for line in sorted(lines)]
         for file, lines in _kept(run, rank).items()
-        if max(lines) == len(lines)
+        if max(lines) == len(lines) == ends[file] - 1
     }
 
 

@@ -46,10 +46,9 @@ def code_differences(base: Run, run: Run) -> Code:
     print."""
     sides = [_of_names(one) for one in (base, run)]
     shared = [name for name in sides[1] if name in sides[0]]
-    hunks = [words for name in shared for words in _apart(name, sides[0][name], sides[1][name])]
-    found = list(filter(None, hunks))
+    found = [words for name in shared for words in _apart(name, sides[0][name], sides[1][name])]
     if not found:
-        return Code([], bool(shared) and not hunks)
+        return Code([], bool(shared))
     more = len(found) - _LISTED
     said = "; ".join(found[:_LISTED]) + (f"; and {more} more places" if more > 0 else "")
     return Code([f"the programs differ {units.printable(said)}"], same=False)
@@ -68,7 +67,7 @@ def _of_names(run: Run) -> dict[str, list[str]]:
 
 
 def _apart(name: str, base: list[str], run: list[str]) -> list[str]:
-    """Returns words about each place of a file; none about its end, where lines may be missing."""
+    """Returns words about each place of a file."""
     was, now = _code(base), _code(run)
     matcher = SequenceMatcher(None, _texts(was), _texts(now), autojunk=False)
     found: list[str] = []
@@ -76,14 +75,11 @@ def _apart(name: str, base: list[str], run: list[str]) -> list[str]:
         old, new = was[low:high], now[first:last]
         if kind == "equal" or all(_OUTPUT.match(one.text.strip()) for one in (*old, *new)):
             continue
-        if (high, last) == (len(was), len(now)):
-            found.append("")  # one of them may go on
-            continue
-        here = new[0].line if new else now[min(first, len(now) - 1)].line
+        here = now[min(first, len(now) - 1)].line if now else 1
         if old and new:
             words = f"{_quoted(new)}, in the baseline {_quoted(old)}"
         else:
-            words = f"{_quoted(new)} added" if new else f"{_quoted(old)} is missing before it"
+            words = f"{_quoted(new)} added" if new else f"{_quoted(old)} of the baseline is missing"
         found.append(f"at {name}:{here}: {words}")
     return found
 

@@ -25,6 +25,7 @@ from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.plugins.diff.pairing.resumed import later_start
+from lanescope.webapp.plugins.diff.values.generator_states import states_apart
 from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.plugins.diff.values.world_sizes import shares_differ
 from lanescope.webapp.runs import units
@@ -69,6 +70,9 @@ def _factors(base: Run, run: Run) -> list[str]:
     """Returns a sentence about the first number of each run that operators multiply or blend
     tensors with and that those of the other run do not."""
     rank = min(run.ranks)
+    states = states_apart(base, run, rank)
+    if states is not None and {"Python", "NumPy"} & {*states.apart}:
+        return []  # the factors may be drawn from these
     sides = [logged(one, min(one.ranks), BLEND_FACTOR) for one in (base, run)]
     steps = {*sides[0]["step"]} & {*sides[1]["step"]}
     sides = [one[one["step"].isin(steps)].sort_values("time_ns") for one in sides]
