@@ -78,8 +78,9 @@ def _program_files() -> Iterator[str]:
     for name, module in [*sys.modules.items()]:
         # Not by getattr: a module may load others as it is asked.
         file = getattr(module, "__dict__", {}).get("__file__")
-        own = isinstance(file, str) and file.endswith(".py") and not INSTALLED_FILE.search(file)
-        if own and name.partition(".")[0] not in _NOT_THE_PROGRAM:
+        if not isinstance(file, str) or name.partition(".")[0] in _NOT_THE_PROGRAM:
+            continue
+        if file.endswith(".py") and not INSTALLED_FILE.search(file):
             yield os.path.abspath(file)
 
 

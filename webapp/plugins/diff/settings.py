@@ -1,6 +1,6 @@
 """In what settings of the program do two runs differ? Optimizers, seeds, flags, versions.
 
-What recordings do not hold is not compared: files, other variables of the environment, and settings
+What recordings do not hold is not compared: other variables of the environment, and settings
 that a program keeps to itself.
 """
 
