@@ -114,16 +114,20 @@ class ReadFiles:
 def _content(path: str, before_ns: int) -> float | None:
     """Returns a hash of parts of a file; None where it is no file, or was written after an
     instant."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        status = os.fstat(descriptor)
+        # A pipe of that name would wait for the one that writes.
+        status = os.stat(path)
         if not stat.S_ISREG(status.st_mode) or status.st_mtime_ns > before_ns:
             return None
         begins = range(0, status.st_size, max(_BLOCK, -(-status.st_size // _BLOCKS)))
-        parts = [os.pread(descriptor, _BLOCK, begin) for begin in begins]
-        return short_hash(b"".join([str(status.st_size).encode(), *parts]))
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            parts = [os.pread(descriptor, _BLOCK, begin) for begin in begins]
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    return short_hash(b"".join([str(status.st_size).encode(), *parts]))
 
 
 def _path(file: Any) -> str:

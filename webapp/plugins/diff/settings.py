@@ -39,6 +39,9 @@ _GROUP = re.compile(r"(.+), group (\d+), (.+)")
 _OF_LAUNCHERS = ("TORCH_NCCL_ASYNC_ERROR_HANDLING",)
 """Variables that torchrun sets for its workers."""
 
+_RANKS = 8
+"""Ranks whose settings are compared where those of the lowest one are the same."""
+
 _LISTED = 6
 """Settings, or words of a command, named in one sentence."""
 
@@ -46,7 +49,7 @@ _LISTED = 6
 def settings_notes(base: Run, run: Run) -> list[str]:
     """Returns sentences about settings that differ, the program's own first, then versions."""
     resumes = later_start(base) is not None
-    own = [_settings(one, rates=not resumes) for one in (base, run)]
+    own = [_settings(one, min(one.ranks), rates=not resumes) for one in (base, run)]
     groups = [_groups(one) for one in own]
     if groups[0] == groups[1]:  # their order does not matter
         own = [{name: one[name] for name in one if not _GROUP.match(name)} for one in own]
@@ -58,6 +61,7 @@ def settings_notes(base: Run, run: Run) -> list[str]:
     if all(own):
         apart += [*_alone(own[0], own[1], "baseline"), *_alone(own[1], own[0], "run")]
         apart += _environment(base, run)
+        apart = apart or _of_other_ranks(base, run, rates=not resumes)
     notes = [f"settings differ: {_listed(apart)}"] if apart else []
     # Shares of a batch are weighed by their number.
     notes += [] if apart or resumes or shares_differ(base, run) else _factors(base, run)
@@ -139,10 +143,25 @@ def _variables(run: Run) -> dict[str, str]:
     return {name: text for name, _, text in pairs if name not in _OF_LAUNCHERS}
 
 
-def _settings(run: Run, *, rates: bool) -> dict[str, float]:
-    """The first value of each setting, of the lowest rank; without the learning `rates`, which a
-    schedule has changed before another run resumes."""
-    rank = min(run.ranks)
+def _of_other_ranks(base: Run, run: Run, *, rates: bool) -> list[str]:
+    """Returns the settings that differ on the first rank that has some, where both runs have as
+    many."""
+    ranks = sorted(run.ranks)[1:] if base.ranks == run.ranks else []
+    for rank in ranks[:_RANKS]:
+        was, now = (_settings(one, rank, rates=rates) for one in (base, run))
+        names = [name for name in was if name in now and was[name] != now[name]]
+        if names:
+            return [
+                f"{_short(name)} {_number(name, was[name])} became {_number(name, now[name])} on "
+                f"rank {rank}"
+                for name in names
+            ]
+    return []
+
+
+def _settings(run: Run, rank: int, *, rates: bool) -> dict[str, float]:
+    """The first value of each setting of a rank; without the learning `rates`, which a schedule has
+    changed before another run resumes."""
     rows, clips = logged(run, rank, prefix=SETTINGS), logged(run, rank, *_CLIPS)
     if rows.empty and clips.empty:
         return {}
