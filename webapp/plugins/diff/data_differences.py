@@ -95,9 +95,10 @@ def _compare_what(base: Run, run: Run, rank: int, step: int, *, same_code: bool)
         return "compare the data, its order and the seed"
     alike = [*(["its order"] if order else []), "the random numbers"]
     alike += ["the recorded lines of the program"] if same_code else []
+    same = f"{', '.join(alike[:-1])} and {alike[-1]}" if len(alike) > 1 else alike[0]
     what = [] if _same_files(base, run) else ["what the files hold that the program reads"]
     what += [] if same_code else ["the lines that make batches"]
-    return f"{', '.join(alike)} are the same: compare {' and '.join(what or ['the data'])}"
+    return f"{same} are the same: compare {' and '.join(what or ['the data'])}"
 
 
 def _same_files(base: Run, run: Run) -> bool:

@@ -41,7 +41,7 @@ _CAUSES = (
 """How notes begin that may say why, the most likely one first."""
 
 _LINES = "the programs differ"
-"""How the note begins that follows these."""
+"""How the note begins whose first place follows these."""
 
 _SAID = 2
 """Such notes in the sentence."""
@@ -82,7 +82,7 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
             "with --level numerics."
         )
     known = [note for cause in _CAUSES for note in result.notes if note.startswith(cause)]
-    lines = [note for note in result.notes if note.startswith(_LINES)]
+    lines = [one.partition("; at ")[0] for one in result.notes if one.startswith(_LINES)]
     said = "; ".join([*known[:_SAID], *lines])
     if said:
         title += f" Look at this first: {said}."
