@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -82,6 +84,26 @@ def need_models(run: Run) -> pd.DataFrame:
     return need_at_access(run, rows, "no model is called with gradients")
 
 
+def of_operators(
+    names: re.Pattern[str] | str, words: str
+) -> Callable[[Callable[[Run], list[_T]]], Callable[[Run], list[_T]]]:
+    """Makes a question inapplicable to runs without an operator of these names. A compiled function
+    may hide some."""
+    sought = re.compile(names)
+
+    def of_question(ask: Callable[[Run], list[_T]]) -> Callable[[Run], list[_T]]:
+        @wraps(ask)
+        def asked(run: Run) -> list[_T]:
+            compiled = schema.OpScope.compiled.name in texts_of(run, "op", "scope")
+            if not compiled and not any(map(sought.fullmatch, texts_of(run, "op", "name"))):
+                raise NotApplicable(f"the program {words}")
+            return ask(run)
+
+        return asked
+
+    return of_question
+
+
 def need_loader(run: Run) -> None:
     """Raises NotApplicable where no DataLoader was iterated."""
     need_at_access(run, logged(run, None, LOADER_BEGUN), "no DataLoader is iterated")
@@ -91,6 +113,12 @@ def need_ranks(run: Run) -> None:
     """Raises NotApplicable where the job has no two ranks."""
     if run.world_size < 2:
         raise NotApplicable("the job has a single rank")
+
+
+def need_collectives(run: Run) -> None:
+    """Raises NotApplicable where no collective was called."""
+    if not run.counts["collective"]:
+        raise NotApplicable("the program makes no collective call")
 
 
 def need_wrapped(run: Run) -> dict[int, int]:

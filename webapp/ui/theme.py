@@ -83,7 +83,8 @@ def template(theme: Theme) -> go.layout.Template:
                 "yanchor": "bottom",
                 "font": {"color": colour["muted"], "size": 12},
             },
-            "margin": {"l": 8, "r": 32, "t": 36, "b": 8},
+            # Room for most labels: for longer ones Plotly lays out the whole chart again.
+            "margin": {"l": 64, "r": 32, "t": 36, "b": 44},
             "modebar": {
                 "orientation": "v",  # in the margin: a legend above the chart is not under them
                 "bgcolor": "rgba(0,0,0,0)",

@@ -116,7 +116,8 @@ class OptimizerParameters:
             if (one := reference()) is not None
         }
         for parameter, name in self._modules.parameters():
-            if id(parameter) not in held and not is_in_parts(parameter):
+            # One that an operator made has no gradient, and torch warns of who looks for it.
+            if id(parameter) not in held and parameter.is_leaf and not is_in_parts(parameter):
                 yield parameter, self._one(parameter, name)
 
     def names(self) -> list[str]:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from lanescope.collector.format.names import BATCH_HASH, BATCH_ROWS
 from lanescope.webapp.analysis.arrow_columns import to_frame
-from lanescope.webapp.analysis.nothing_to_check import need_at_access
+from lanescope.webapp.analysis.nothing_to_check import need_at_access, need_rows
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.process_exits import of_last_attempt
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY
@@ -79,3 +79,11 @@ def batch_samples(run: Run) -> pd.DataFrame:
     frame["call"] = frame.groupby(["rank", "name", "step"], observed=True).cumcount()
     frame["rows"], frame["alike"] = both[1]["value"].abs(), both[1]["value"] < 0
     return frame.drop(columns="name").sort_values(["rank", "time_ns"], ignore_index=True)
+
+
+def samples_of_loaders(run: Run) -> pd.DataFrame:
+    """Returns the rows of `batch_samples`; raises NotApplicable where no DataLoader handed out
+    any."""
+    samples = batch_samples(run)
+    need_rows(samples[samples["what"] == "loaded"], "no DataLoader is iterated")
+    return samples

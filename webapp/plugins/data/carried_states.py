@@ -18,12 +18,11 @@ from lanescope.webapp.analysis.arrow_columns import (
     ops_named,
     phases_of_kind,
     stack_of,
-    texts_of,
 )
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward, of_operators
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import OPERATOR_KEY, READ_COLUMNS, TensorReads
@@ -36,11 +35,10 @@ _COUNTED, _MIN_CARRIED = 24, 4
 """Calls that are looked at, and those among them that begin with the state of another batch."""
 
 
+@of_operators(_RECURRENCE, "calls no recurrent layer")
 @found_per_rank(need_accesses, need_backward)
 def carried_states(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `mixed_samples`, at most one per rank. Raises NotApplicable."""
-    if not any(map(_RECURRENCE.fullmatch, texts_of(run, "op", "name", rank))):
-        return None
     if logged(run, rank, prefix=LOADER_ORDER).empty:
         return None  # nothing shuffles
     orders = logged(run, rank, IN_ORDER).sort_values("time_ns")

@@ -22,9 +22,9 @@ from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.plugins.data.batches import (
     BATCH_KEYS,
-    batch_samples,
     given_to_models,
     readers,
+    samples_of_loaders,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -40,7 +40,7 @@ _COMPARES = re.compile(r"aten::(\w*(loss|cross_entropy|kl_div|margin)\w*|gather|
 def same_loaded(run: Run) -> list[Finding]:
     """Returns findings of kind `repeated_data`, at most one per cause and rank. Raises
     NotApplicable."""
-    samples = batch_samples(run)
+    samples = samples_of_loaders(run)
     found = []
     for rank, own in samples.groupby("rank", sort=True):
         loaded = own[own["what"] == "loaded"]

@@ -16,7 +16,7 @@ from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_o
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward, of_operators
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -65,6 +65,7 @@ class _Draw:
         return all(map(_CHECKS.fullmatch, others))
 
 
+@of_operators("|".join(_LOG_PROB), "samples from no distribution")
 @found_per_rank(need_accesses, need_backward)
 def sampled_again(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""

@@ -22,6 +22,7 @@ from lanescope.webapp.analysis.arrow_columns import stack_of
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import Operator, add_accesses, forward_rows, outermost
 from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import of_operators
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.autograd_graph.autograd_graph import graph_nodes
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -54,6 +55,7 @@ _LAYERS = frozenset(
 )
 
 
+@of_operators(_DRAW, "draws no sample from a normal distribution")
 @each_graph
 def cut_samples(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_gradient`, at most one per rank. Raises NotApplicable."""
@@ -75,6 +77,7 @@ def cut_samples(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     )
 
 
+@of_operators(_NEAREST, "does not call argmin()")
 @each_graph
 def cut_codes(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_gradient`, at most one per rank. Raises NotApplicable."""

@@ -176,6 +176,7 @@ def weightless_divergences(fact: LossFact) -> str | None:
     )
 
 
+@of_nodes("^ExpBackward", "exponential")
 @_each_fact(SUMMED_DIVERGENCE, "summed_divergence")
 def summed_divergences(fact: LossFact) -> str | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""

@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
+from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward, of_operators
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -65,11 +65,10 @@ class _Loss:
     copied: bool = False  # it reads the input
 
 
+@of_operators(_DRAW, "draws no noise from a normal distribution")
 @found_per_rank(need_accesses, need_backward)
 def other_noise(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    if not any(map(_DRAW.fullmatch, texts_of(run, "op", "name", rank))):
-        return None
     for thread in run.threads_of(rank):
         losses = _losses(run, rank, thread.thread)
         if len(losses) >= _MIN_LOSSES and len({one.copied for one in losses}) == 1:

@@ -25,6 +25,7 @@ from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_o
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import DETACH, forward_rows
 from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.nothing_to_check import of_operators
 from lanescope.webapp.analysis.op_inputs import tensor_shapes
 from lanescope.webapp.analysis.parameter_history import samples
 from lanescope.webapp.analysis.stack_frames import own_place
@@ -145,11 +146,10 @@ def _recurrence(op: pd.Series) -> Iterator[_Layer]:
     yield _Layer(length, state[1], str(op["name"]).removeprefix("aten::"), stack_of(op))
 
 
+@of_operators(_CELL, "calls no recurrent cell")
 @each_graph
 def cut_recurrences(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    if not any(map(_CELL.fullmatch, texts_of(run, "op", "name", rank))):
-        return None
     rows = forward_rows(run, rank, graph_nodes(run, rank))
     cells = rows[rows["name"].astype("str").str.fullmatch(_CELL.pattern)]
     for module, calls in cells.groupby("module", sort=False, observed=True):

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of, texts_of
+from lanescope.webapp.analysis.arrow_columns import ops_named, stack_of
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
-from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward, of_operators
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.plugins.losses.tensor_reads import (
     OPERATOR_KEY,
@@ -70,12 +70,10 @@ class _Read(NamedTuple):
     inputs: list[_Pick]
 
 
+@of_operators(_DRAW, "does not call torch.randperm()")
 @found_per_rank(need_accesses, need_backward)
 def shuffled_apart(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
-    names = texts_of(run, "op", "name", rank)
-    if _DRAW not in names or not any(map(_LOSS.fullmatch, names)):
-        return None
     for thread in run.threads_of(rank):
         losses, sources = _losses(run, rank, thread.thread)
         single = all(

@@ -14,6 +14,7 @@ from lanescope.webapp.plugins.losses.loss_graph import (
     LossNode,
     each_graph,
     graph_finding,
+    of_nodes,
 )
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -26,6 +27,7 @@ _PASSES = re.compile(r"Addmm|Div|Mm|Mul|NativeDropout|ReshapeAlias|Sigmoid|ToCop
 _MIN_SIGMOIDS = 5
 
 
+@of_nodes("^Sigmoid", "sigmoid")
 @each_graph
 def sigmoid_chains(run: Run, rank: int, graph: LossGraph) -> Finding | None:
     """Returns findings of kind `vanishing_gradient`, at most one per rank. Raises NotApplicable."""

@@ -18,7 +18,7 @@ from lanescope.webapp.analysis.arrow_columns import stack_of, to_frame
 from lanescope.webapp.analysis.fault_series import ranks_of
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import at_place, timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_accesses
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_collectives
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import own_place
 from lanescope.webapp.runs import units
@@ -34,6 +34,7 @@ _BYTES = ["storage", "offset", "bytes"]
 
 def before_the_wait(run: Run) -> list[Finding]:
     """Returns findings of kind `race`, one per line. Raises NotApplicable."""
+    need_collectives(run)
     need_accesses(run)
     uses = pd.DataFrame(use for rank in run.ranks for use in _uses(run, rank))
     if uses.empty:

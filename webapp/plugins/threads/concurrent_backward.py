@@ -21,7 +21,7 @@ from lanescope.webapp.analysis.arrow_columns import having
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.forward_ops import BACKWARD, maker
 from lanescope.webapp.analysis.links import timeline_address
-from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
+from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward, need_threads
 from lanescope.webapp.plugins.races.races import Race, find_races
 from lanescope.webapp.plugins.threads.overlap import Region, overlap_regions, phase_lanes
 from lanescope.webapp.runs import units
@@ -38,6 +38,7 @@ def concurrent_backwards(run: Run) -> list[Finding]:
 
     Raises NotApplicable where accesses were not recorded.
     """
+    need_threads(run)
     need_accesses(run)
     need_backward(run)
     groups: dict[tuple[int, tuple[str, ...]], list[Race]] = {}

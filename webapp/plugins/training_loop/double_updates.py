@@ -14,7 +14,7 @@ from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_steps
+from lanescope.webapp.analysis.nothing_to_check import need_rows, need_steps
 from lanescope.webapp.analysis.stack_frames import phase_place
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -24,11 +24,16 @@ _MIN_SHARE = 0.9  # of those whose gradients an optimizer used
 _LISTED = 20
 
 
-@found_in_rows(need_steps)
+def _several(run: Run) -> pd.DataFrame:
+    """Rows of the ranks that have two optimizers or more."""
+    rows = need_steps(run)
+    several = rows.groupby("rank")["optimizer"].transform("nunique") > 1
+    return need_rows(rows[several], "the program has no second optimizer")
+
+
+@found_in_rows(_several)
 def updated_twice(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `shared_parameter`, one per rank. Raises NotApplicable."""
-    if rows["optimizer"].nunique() < 2:
-        return None
     twice = _twice(run, rank, rows)
     if twice.empty:
         return None

@@ -21,7 +21,7 @@ from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
-from lanescope.webapp.analysis.nothing_to_check import need_steps
+from lanescope.webapp.analysis.nothing_to_check import need_steps, of_operators
 from lanescope.webapp.analysis.parameter_history import logged, samples
 from lanescope.webapp.runs.run import Run
 
@@ -30,7 +30,10 @@ _MIN_EVALUATED = 2  # evaluations with other parameters
 _MEAN = ".running_mean"
 _STATISTICS = (_MEAN, ".running_var", ".num_batches_tracked")
 
+_of_batch_norm = of_operators(r"aten::\w*batch_norm\w*", "calls no batch normalisation")
 
+
+@_of_batch_norm
 def frozen_statistics(run: Run) -> list[Finding]:
     """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
     need_steps(run)
@@ -52,6 +55,7 @@ def frozen_statistics(run: Run) -> list[Finding]:
     return found
 
 
+@_of_batch_norm
 @found_per_rank(need_steps, ahead=False)
 def newest_batches(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""
@@ -79,6 +83,7 @@ def _untrained(run: Run) -> pd.DataFrame:
     return rows[~rows["name"].astype("str").str.split("/", n=1).str[0].isin(trained)]
 
 
+@_of_batch_norm
 @found_in_rows(_untrained)
 def fresh_statistics(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `evaluation_mode`, one per rank. Raises NotApplicable."""

@@ -27,7 +27,7 @@ from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.nothing_to_check import need_loader
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import phase_place
-from lanescope.webapp.plugins.data.batches import BATCH_KEYS, batch_samples, given_to_models
+from lanescope.webapp.plugins.data.batches import BATCH_KEYS, given_to_models, samples_of_loaders
 from lanescope.webapp.plugins.training_loop.line_findings import of_lines
 from lanescope.webapp.plugins.training_loop.sorted_data import CLASSIFIES, read_by_a_loss
 from lanescope.webapp.runs import units
@@ -43,7 +43,7 @@ _LOSSES = (*CLASSIFIES, "mse_loss", "l1_loss", "huber_loss")
 _MIN_ITERATIONS = 2  # of a DataLoader whose dataset was changed
 
 
-@found_in_rows(batch_samples)
+@found_in_rows(samples_of_loaders)
 def loaders_apart(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `wrong_loss`, at most one per rank. Raises NotApplicable."""
     pairs = _pairs(run, rank, rows)

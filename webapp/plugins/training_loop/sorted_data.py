@@ -13,9 +13,9 @@ from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.data.batches import (
     BATCH_KEYS,
-    batch_samples,
     given_to_models,
     readers,
+    samples_of_loaders,
 )
 from lanescope.webapp.plugins.data.constant_batches import loader_finding
 from lanescope.webapp.runs import units
@@ -28,7 +28,7 @@ CLASSIFIES = ("nll_loss", "cross_entropy", "binary_cross_entropy")
 """Parts of the names of losses."""
 
 
-@found_in_rows(batch_samples)
+@found_in_rows(samples_of_loaders)
 def sorted_targets(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None:
     """Returns findings of kind `repeated_data`, one per rank. Raises NotApplicable."""
     in_order = logged(run, rank, IN_ORDER)["value"]

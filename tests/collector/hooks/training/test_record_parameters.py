@@ -312,6 +312,37 @@ def test_parameters_without_memory_have_no_row(tmp_path: Path) -> None:
     assert {row["numel"] for row in rows if row["optimizer"] is not None} == {16, 4}
 
 
+@pytest.mark.parametrize("engine", ["native", "portable"])
+def test_parameters_that_an_inner_step_computed_have_no_row(tmp_path: Path, engine: str) -> None:
+    """As packages for meta learning do: torch warns of who reads the gradient of such a tensor."""
+    recorded = record_program(
+        tmp_path,
+        """
+        import warnings
+        import torch
+        warnings.simplefilter("error")
+        outer, layer = torch.nn.Linear(4, 4), torch.nn.Linear(4, 1)
+        started, within = [*layer.parameters()], layer._parameters
+        optimizer = torch.optim.SGD(outer.parameters(), lr=0.1)
+        for _ in range(3):
+            loss = layer(outer(torch.ones(2, 4))).square().mean()
+            inner = torch.autograd.grad(loss, started, create_graph=True)
+            for name, one, gradient in zip([*within], started, inner):
+                within[name] = one - 0.1 * gradient
+            layer(outer(torch.ones(2, 4))).square().mean().backward()
+            optimizer.step()
+            within.update(zip([*within], started))
+            optimizer.zero_grad()
+        """,
+        "--engine",
+        engine,
+    )
+    assert recorded.status == 0, recorded.stderr
+    assert "Warning" not in recorded.stderr
+    rows = recorded.rows("parameter")
+    assert {row["numel"] for row in rows} == {16, 4, 1}
+
+
 WRAPPED = """
     import torch
     from torch import nn
