@@ -112,8 +112,7 @@ class ReadFiles:
 
 
 def _content(path: str, before_ns: int) -> float | None:
-    """Returns a hash of parts of a file; None where it is no file, or was written after an
-    instant."""
+    """Returns a hash of parts of a file; None of a pipe and of a file that was written later."""
     try:
         # A pipe of that name would wait for the one that writes.
         status = os.stat(path)
