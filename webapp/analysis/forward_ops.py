@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import having, to_frame
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array
 
@@ -19,6 +19,10 @@ DETACH = ("detach", "aten::detach", "aten::detach_")
 
 NUMBERS = ("aten::item", "aten::_local_scalar_dense")
 """Operators that make a Python number of a tensor."""
+
+DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
+DROPOUT_DRAWS = ("aten::bernoulli_", "aten::native_dropout")
+"""What draws: aten::dropout itself does not where its probability is 0."""
 
 
 @dataclass
@@ -150,3 +154,9 @@ def shared_stem(name: str) -> str:
     """Returns what the names of an op and its node share: nllloss of aten::nll_loss_forward."""
     bare = re.sub(r"Backwards?[0-9]*$", "", name.rpartition("::")[2])
     return re.sub(r"_forward$", "", bare).replace("_", "").lower()
+
+
+def dropout_ops(run: Run, rank: int, columns: list[str]) -> pd.DataFrame:
+    """Returns the operators of dropout, and those that draw its numbers; `columns` with `name`."""
+    table = run.events("op", rank, columns=columns)
+    return to_frame(table.filter(having(table["name"], {*DROPOUT, *DROPOUT_DRAWS}.__contains__)))

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
 from tests.faults.base import forms
@@ -190,6 +191,91 @@ def rounded_within_a_loss(planted: bool) -> None:
     _overlaps(planted, Classes())
 
 
+class _Thinned(nn.Module):
+    """Thins out by a function of dropout, so no layer of it has modes."""
+
+    def __init__(self, thin: Callable[[torch.Tensor, bool], torch.Tensor]) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(_WIDTH, 24), nn.Linear(24, _CLASSES)
+        self.thin = thin
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.last(self.thin(self.first(x).relu(), self.training))
+        return out
+
+
+def _goes_on(thin: Callable[[torch.Tensor, bool], torch.Tensor], planted: bool) -> None:
+    """Trains and evaluates in turn, as examples of graph networks do."""
+    model = _Thinned(thin)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(64, _WIDTH), torch.arange(64) % _CLASSES
+    for epoch in range(10):
+        if not planted or epoch == 0:
+            model.train()
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            print((model(x).argmax(1) == y).float().mean().item())
+
+
+def function_of_dropout_left_off(planted: bool) -> None:
+    """A function that gets self.training."""
+    _goes_on(lambda x, training: functional.dropout(x, 0.3, training), planted)
+
+
+def dropout_of_channels_left_off(planted: bool) -> None:
+    """One that leaves out whole channels."""
+
+    def thin(x: torch.Tensor, training: bool) -> torch.Tensor:
+        return functional.dropout1d(x.unsqueeze(-1), 0.3, training).squeeze(-1)
+
+    _goes_on(thin, planted)
+
+
+def dropout_twice_left_off(planted: bool) -> None:
+    """Two calls, one of them in place."""
+
+    def thin(x: torch.Tensor, training: bool) -> torch.Tensor:
+        x = functional.dropout(x, 0.1, training)
+        return functional.dropout(2 * x, 0.2, training, inplace=True)
+
+    _goes_on(thin, planted)
+
+
+def _scores(loss_of: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], bound: bool) -> None:
+    model = _classifier(nn.Tanh())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for _ in range(8):
+        x = torch.randn(64, _WIDTH)
+        optimizer.zero_grad()
+        out = model(x).softmax(1) if bound else model(x)
+        loss_of(out, x[:, :_CLASSES].argmax(1)).backward()
+        optimizer.step()
+
+
+def logarithm_of_scores(planted: bool) -> None:
+    """The logarithm that a trainer takes of what it expects to be probabilities."""
+    small = torch.finfo(torch.float32).eps
+    weigh = nn.NLLLoss()
+    _scores(lambda out, y: weigh(torch.log(out + small), y), not planted)  # named
+
+
+def logarithm_of_chosen_scores(planted: bool) -> None:
+    """Of the scores of the targets alone."""
+    _scores(lambda out, y: -out[torch.arange(len(y)), y].log().mean(), not planted)  # named
+
+
+def logarithm_by_base_2(planted: bool) -> None:
+    """In bits, weighed by labels."""
+
+    def bits(out: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return -(functional.one_hot(y, _CLASSES) * torch.log2(out)).sum(1).mean()  # named
+
+    _scores(bits, not planted)
+
+
 FAULTS = (
     *forms(
         "one target for all samples",
@@ -226,5 +312,23 @@ FAULTS = (
         loss_module_without_eval,
         squares_without_eval,
         differences_without_eval,
+    ),
+    *forms(
+        "functions of dropout in evaluation mode",
+        "inputs, units and losses",
+        "evaluation_mode",
+        "trains in evaluation mode",
+        function_of_dropout_left_off,
+        dropout_of_channels_left_off,
+        dropout_twice_left_off,
+    ),
+    *forms(
+        "a logarithm of scores",
+        "inputs, units and losses",
+        "wrong_loss",
+        "gets negative numbers",
+        logarithm_of_scores,
+        logarithm_of_chosen_scores,
+        logarithm_by_base_2,
     ),
 )

@@ -26,6 +26,7 @@ from lanescope.webapp.analysis.access_site import draws_of_generators
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.collective_calls import collective_calls, group_members
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.forward_ops import DROPOUT_DRAWS
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_at_access, need_ranks
 from lanescope.webapp.analysis.parameter_history import logged
@@ -40,9 +41,6 @@ from lanescope.webapp.runs.run import Run
 
 _MIN_STEPS = 3
 """Sampled steps."""
-
-DROPOUT_DRAWS = ("aten::bernoulli_", "aten::native_dropout")
-"""What draws: aten::dropout itself does not where its probability is 0."""
 
 _NOISE = (*DROPOUT_DRAWS, "aten::normal_")
 _PASSES = (schema.PhaseKind.forward.name, schema.PhaseKind.backward.name)

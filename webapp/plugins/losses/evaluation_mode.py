@@ -25,6 +25,7 @@ from lanescope.collector.format.loop_names import RESTING_LAYER, UNSETTLED_MODEL
 from lanescope.collector.format.names import EVALUATION_MODE, TRAINING_MODE
 from lanescope.webapp.analysis.arrow_columns import phases_of_kind, to_frame
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.forward_ops import DROPOUT_DRAWS, dropout_ops
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations, need_models
 from lanescope.webapp.analysis.parameter_history import (
@@ -59,7 +60,7 @@ def left_in_evaluation(run: Run) -> list[Finding]:
             continue
         rows = _own_rows(run, modes, int(rank), str(model))
         since, steps = int(last["step"]), _trained(run, rows, int(rank), int(last["time_ns"]))
-        layer = _layer(run, int(rank))
+        layer = _layer(run, int(rank)) or _function(run, int(rank), int(last["time_ns"]))
         if layer and len(steps) >= _MIN_STEPS and not _by_threads(run, int(rank), str(model), own):
             found.append(_finding(run, int(rank), str(model), since, steps, layer))
     return found
@@ -226,6 +227,18 @@ def _layer(run: Run, rank: int) -> str:
     """The first layer of a rank that does something else in evaluation mode."""
     rows = run.events("module", rank, columns=["path", "class"]).to_pylist()
     return next((str(row["path"]) for row in rows if _differs(str(row["class"]))), "")
+
+
+def _function(run: Run, rank: int, since: int) -> str:
+    """The function of dropout that drew numbers in forward before an instant and none after it, as
+    those that are called with training=self.training; empty without one."""
+    ops = dropout_ops(run, rank, ["name", "phase", "stack", "start_ns"])
+    ops = ops[ops["phase"].astype("str") == _FORWARD.name]
+    draws, after = ops["name"].isin(DROPOUT_DRAWS), ops["start_ns"] > since
+    stacks = ops.loc[after, "stack"].dropna().unique()
+    if not len(stacks) or not (draws & ~after).any() or (draws & after).any():
+        return ""
+    return f"dropout{at_place(first_place(run, rank, stacks))}"
 
 
 def _differs(name: str) -> bool:

@@ -2,7 +2,8 @@
 
 Read from the graph of the first backward: which node made the numbers that a loss gets. Views,
 indexing and casts between the two do not count. Where torch.compile compiled the model or the loss,
-read from the graphs that it captured.
+read from the graphs that it captured. A logarithm of negative numbers makes the loss NaN and leaves
+gradients finite.
 
 kl_div consists of operators: one of them multiplies its arguments. Where that reads what a softmax
 or a sigmoid with a gradient made, the first argument holds probabilities: targets have no gradient.
@@ -16,12 +17,15 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
+from lanescope.collector.format.names import NAN_LOSS
 from lanescope.webapp.analysis.arrow_columns import having, ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.links import at_place
+from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place, short_place
 from lanescope.webapp.plugins.autograd_graph.fx_graph import fx_graphs, fx_nodes
 from lanescope.webapp.plugins.losses.loss_graph import (
@@ -37,6 +41,7 @@ from lanescope.webapp.plugins.losses.tensor_reads import (
     Tensor,
     TensorReads,
 )
+from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _LAYERS = ("Addmm", "Addbmm", "Bmm", "Convolution", "Linear", "MkldnnConvolution", "Mm")
@@ -89,6 +94,7 @@ _FUNCTIONS = {
 """Nodes of losses -> their functions; cross_entropy is a log_softmax before an nll_loss."""
 
 _KL_DIV = "aten::kl_div"
+_LOG, _MIN_STEPS = re.compile("Log(10|1P|2)?"), 3
 _COMPILED = "CompiledFunction"
 _COMPARES = ("cross_entropy", *_FUNCTIONS.values())
 
@@ -132,7 +138,7 @@ def loss_inputs(run: Run, rank: int) -> Finding | None:
     )
     wrong = next((loss for loss in losses if (loss.function, loss.made) in _WRONG), None)
     if wrong is None:
-        return None
+        return _negative_logarithm(run, rank, graph)
     gets, advice = _WRONG[wrong.function, wrong.made]
     made = wrong.made.lower()
     at = at_place(wrong.where)
@@ -149,6 +155,26 @@ def loss_inputs(run: Run, rank: int) -> Finding | None:
             "input": made,
             "made_at": wrong.made_at,
         },
+    )
+
+
+def _negative_logarithm(run: Run, rank: int, graph: LossGraph) -> Finding | None:
+    """A logarithm before losses that are NaN while all gradients are finite: its own is 1 / x."""
+    made = next((one for one in graph.nodes.values() if _LOG.fullmatch(one.name)), None)
+    steps = logged(run, rank, NAN_LOSS)["step"].drop_duplicates()
+    rows = rank_gradient_rows(run, rank)
+    norms = rows.loc[rows["step"].isin(steps) & ~rows["missing"], "norm"]
+    if made is None or len(steps) < _MIN_STEPS or norms.empty or not np.isfinite(norms).all():
+        return None
+    return graph_finding(
+        run,
+        rank,
+        graph,
+        title=f"The loss is NaN in {units.counted(len(steps), 'step')} while all gradients are "
+        f"finite: a logarithm{made.at} gets negative numbers, as those of a layer. Give it "
+        "probabilities (softmax or sigmoid before it), or use log_softmax or a loss of logits.",
+        where=made.where,
+        evidence={"cause": "negative_logarithm", "steps": len(steps)},
     )
 
 

@@ -17,13 +17,13 @@ import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import having, ops_named, to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_named, to_frame
 from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, finding_at
+from lanescope.webapp.analysis.forward_ops import DROPOUT, DROPOUT_DRAWS, dropout_ops
 from lanescope.webapp.analysis.links import at_place, step_link
 from lanescope.webapp.analysis.nothing_to_check import need_evaluations
 from lanescope.webapp.analysis.stack_frames import first_place
-from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
@@ -144,7 +144,6 @@ def _finding(run: Run, rank: int, calls: pd.DataFrame) -> Finding:
 
 
 _MIN_DROPPED, _LOOKED_AT = 3, 200
-DROPOUT = ("aten::dropout", "aten::native_dropout", "aten::feature_dropout")
 
 
 @found_in_rows(need_evaluations)
@@ -170,12 +169,6 @@ def evaluated_dropout(run: Run, rank: int, rows: pd.DataFrame) -> Finding | None
         where=where,
         evidence={"cause": "evaluated_dropout", "calls": len(ops)},
     )
-
-
-def dropout_ops(run: Run, rank: int, columns: list[str]) -> pd.DataFrame:
-    """Returns the operators of dropout, and those that draw its numbers; `columns` with `name`."""
-    table = run.events("op", rank, columns=columns)
-    return to_frame(table.filter(having(table["name"], {*DROPOUT, *DROPOUT_DRAWS}.__contains__)))
 
 
 def _dropped_out(run: Run, rank: int) -> pd.DataFrame:

@@ -17,12 +17,11 @@ from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.fault_series import found_in_rows
 from lanescope.webapp.analysis.findings import Finding, NotRecorded, finding_at
+from lanescope.webapp.analysis.forward_ops import DROPOUT, DROPOUT_DRAWS, dropout_ops
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_at_access
 from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import first_place, phase_place
-from lanescope.webapp.plugins.data.random_numbers import DROPOUT_DRAWS
-from lanescope.webapp.plugins.training_loop.evaluations import DROPOUT, dropout_ops
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
