@@ -140,8 +140,10 @@ def _batches(base: Run, run: Run, *, same_code: bool) -> list[str]:
             f"the data differs {since}: the model gets the same inputs, but part "
             f"{str(first['name']).partition('/')[2]} of a batch differs: compare the labels"
         ]
-    loaded = logged(base, int(first["rank"]), prefix=f"{BATCH_HASH}loaded/")["step"]
-    if not groups[0]["name"].str.startswith("loaded/").any() and first["step"] in {*loaded}:
+    loaded = logged(base, int(first["rank"]), f"{BATCH_HASH}loaded/0")["step"]
+    # Of several batches of a step, as those of an evaluation, this one may not be sampled.
+    alone = (loaded == first["step"]).sum() == 1
+    if not groups[0]["name"].str.startswith("loaded/").any() and alone:
         return [
             f"the model gets other inputs from the same batches {since}: compare the lines between "
             "the DataLoader and the model"
