@@ -28,6 +28,9 @@ from .reader import INVALID_JSON, ProcessLog
 _NEIGHBOURS = 3
 """Lines on each side of a line that is named."""
 
+_WHOLE_LINES = 1_000
+"""Of a file of so few lines the others are kept too, so that two versions of a program compare."""
+
 _MAX_CHARACTERS = 200
 """Characters of a line; the rest is replaced by an ellipsis."""
 
@@ -64,7 +67,9 @@ def source_rows(
     if others:
         started_alone = [*(p["role"] for p in others), process["role"]].count("rank") <= 1
         _forget_different(lines, files, keep_changed=started_alone)
-    _add(lines, files, dict.fromkeys([*_of_stacks(stacks), *_of_texts(log)]))
+    named = dict.fromkeys([*_of_stacks(stacks), *_of_texts(log)])
+    _add(lines, files, named)
+    _add(lines, files, _others(files, dict.fromkeys(file for file, _ in named)))
     return None if lines == before else _table(lines)
 
 
@@ -109,13 +114,23 @@ def _add(lines: _Lines, files: _Files, places: Iterable[_Place]) -> None:
         if not now:
             new: _Lines = {(file, line): None}
         else:
-            around = range(max(1, line - _NEIGHBOURS), min(line + _NEIGHBOURS, len(now)) + 1)
+            # The line behind the last one has no text: readers know that the file ends there.
+            around = range(max(1, line - _NEIGHBOURS), min(line + _NEIGHBOURS, len(now) + 1) + 1)
             new = {(file, one): _text(now, one) for one in around}
         new = {place: text for place, text in new.items() if place not in lines}
         size += sum(len(text.encode()) for text in new.values() if text)
         if size > MAX_SOURCE_BYTES or len(lines) + len(new) > MAX_SOURCE_LINES:
             return
         lines.update(new)
+
+
+def _others(files: _Files, named: Iterable[str]) -> Iterator[_Place]:
+    """Yields places whose neighbours make up short files."""
+    for file in named:
+        lines = len(files.lines(file) or ())
+        if lines <= _WHOLE_LINES:
+            yield from ((file, line) for line in range(1, lines + 1, 2 * _NEIGHBOURS + 1))
+            yield from [(file, lines)] if lines else []
 
 
 def _text(lines: Sequence[str], line: int) -> str | None:

@@ -17,8 +17,9 @@ STACK = Table(
 SOURCE = Table(
     "source",
     False,
-    "Lines of the program that stacks and marks name, and three on each side of them, as they were "
-    "when the program started.",
+    "Lines of the program that stacks and marks name, and three on each side of them; all lines of "
+    "short files; as they were when the program started. The place behind the last line of a file "
+    "has no text.",
     (
         Column("file", TEXT, "", "as in the stack table", since=4),
         Column("line", INT32, "1", "number of the line, from 1", since=4),
@@ -26,7 +27,7 @@ SOURCE = Table(
             "text",
             pa.string(),
             "",
-            "the line, at most 200 characters; null: the file has changed since the program "
+            "the line, at most 200 characters; null: the file ends, has changed since the program "
             "started, or programs of the rank had different lines here",
             since=4,
         ),

@@ -201,6 +201,14 @@ a slash: how long the call took, in s, as it ended."""
 LOADED_FILE = "lanescope/training_loop/loaded_file/"
 """The same for torch.load."""
 
+PROGRAM_FILE = "lanescope/training_loop/program_file "
+"""Prefix; the whole path of a file of a module of the program and ":1" follow, a place whose lines
+are kept. The value is 1."""
+
+READ_FILE = "lanescope/training_loop/read_file/"
+"""Prefix; the whole path of a file follows that the program opens to read and that is older than
+it: a hash, below 2^52, of its size and of evenly spaced parts of it."""
+
 UNFINISHED_WORK = "lanescope/threads/unfinished/"
 """Prefix; file.py:12 or nothing where a daemon thread is as the process ends and the ordinal of the
 thread follow, after a slash: how many items that hold data are left in a queue from which it was

@@ -234,6 +234,9 @@ RANDOM_STATE = f"{BATCHES}random/"
 """Prefix; a device follows: a hash, below 2^52, of the state of torch's default random generator as
 an outermost module in training is called."""
 
+OTHER_RANDOM_STATE = f"{BATCHES}other_random/"
+"""Prefix; Python or NumPy follows: the same for its generator that `seed` sets."""
+
 LEFT_OUT = f"{BATCHES}left_out/"
 """Prefix; the name of a parameter follows whose gradients the DistributedDataParallel around its
 model does not reduce: why, as a place in LEFT_OUT_CAUSES."""

@@ -14,6 +14,7 @@ from tests.faults import (
     two_changes,
     two_resumes,
     two_runs,
+    two_sources,
     two_starts,
     two_teachers,
 )
@@ -187,6 +188,7 @@ _ROOMS = (
     two_changes,
     two_resumes,
     two_runs,
+    two_sources,
     two_starts,
     two_teachers,
     built_again,

@@ -147,7 +147,9 @@ def _excerpt_at(run: Run, ranks: Sequence[int], place: str, frames: set[str]) ->
     line, found = int(number), []
     for rank in ranks or run.ranks:
         files = _files(run, rank).get(name, ())
+        called = program_places(run, rank)
         decided = [file for file in files if f"{file}:{line}" in frames]
+        decided = decided or [file for file in files if (file, line) in called]
         for file in decided or files:
             one = excerpt(run, rank, file, line)
             if one is not None and one not in found:
@@ -179,6 +181,18 @@ def _stacks(evidence: Any) -> Iterator[str]:
     elif isinstance(evidence, list | tuple):
         for value in evidence:
             yield from _stacks(value)
+
+
+def whole_files(run: Run, rank: int) -> dict[str, list[str]]:
+    """Returns file -> lines of those that the run holds from their first to their last one; the
+    place behind that has no text."""
+    rows = run.events("source", rank, columns=["file", "line"])
+    ends = dict(zip(rows["file"].to_pylist(), rows["line"].to_pylist(), strict=True))
+    return {
+        file: [lines[line] for line in sorted(lines)]
+        for file, lines in _kept(run, rank).items()
+        if max(lines) == len(lines) == ends[file] - 1
+    }
 
 
 @lru_cache(maxsize=64)

@@ -62,6 +62,7 @@ from .modules import Modules, own_class, unwrap
 from .norms import has_norm, is_freed
 from .parameters import is_sampled
 from .replication import (
+    other_random_states,
     own_buffers,
     own_parameters,
     random_states,
@@ -109,7 +110,7 @@ class Batches:
         self._evaluated: WeakKeyDictionary[torch.nn.Module, bool] = WeakKeyDictionary()
         self._is_transformed = is_transformed
         self._readback = DeviceReadback()
-        self._step = -1
+        self.saved_step = self._step = -1  # the one after torch.save: another run resumes there
         self._calls: Counter[str] = Counter()  # of this step
         self._scales: Counter[str] = Counter()  # of evaluations of a model
         self._settings = ModuleSettings()
@@ -218,7 +219,8 @@ class Batches:
 
     def _sampled(self) -> bool:
         recorder = self._recorder
-        return is_sampled(recorder.step, recorder.options.sample_every) and recorder.active
+        due = is_sampled(recorder.step, recorder.options.sample_every)
+        return (due or recorder.step == self.saved_step) and recorder.active
 
     def _due(self, name: str, most: int = _MAX_CALLS) -> bool:
         step = self._recorder.step
@@ -310,7 +312,8 @@ class Batches:
         if recorder.thread().busy:
             return
         with recorder.contain_errors(), recorder.own_torch(), torch.no_grad():
-            states = random_states() if self._due("random", 1) else ()
+            due = self._due("random", 1)
+            states = (*random_states(), *other_random_states()) if due else ()
             for name, number in (*states, *replication(module)):
                 recorder.value(name, number)
         self._hash(f"{BUFFER_HASH}{self._modules.prefix(module)}", own_buffers, module)

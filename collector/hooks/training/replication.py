@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import sys
+from array import array
 from collections.abc import Iterator
 from itertools import islice
 from typing import Any
@@ -12,7 +14,13 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from ...format.names import LEFT_OUT, LEFT_OUT_CAUSES, RANDOM_STATE, REPLICAS
+from ...format.names import (
+    LEFT_OUT,
+    LEFT_OUT_CAUSES,
+    OTHER_RANDOM_STATE,
+    RANDOM_STATE,
+    REPLICAS,
+)
 from ..cuda_graphs import capturing
 from .modules import WRAPPED, clean_paths
 
@@ -40,6 +48,23 @@ def random_states() -> Iterator[tuple[str, float]]:
         generators["cuda"] = torch.cuda.default_generators[device]
     for device_type, generator in generators.items():
         yield f"{RANDOM_STATE}{device_type}", short_hash(generator_state(generator))
+
+
+def other_random_states() -> Iterator[tuple[str, float]]:
+    """Yields names and hashes of the states of Python's and NumPy's generators, where the program
+    has loaded them."""
+    python, numpy = map(sys.modules.get, ("random", "numpy.random"))
+    if python is not None:
+        numbers = array("L", python.getstate()[1])
+        yield f"{OTHER_RANDOM_STATE}Python", short_hash(numbers.tobytes())
+    if numpy is not None:
+        state = numpy.get_state(legacy=False)["state"]
+        yield f"{OTHER_RANDOM_STATE}NumPy", short_hash(b"".join(map(_bytes, state.values())))
+
+
+def _bytes(part: Any) -> bytes:
+    """A part of the state of a generator of NumPy: numbers, or one."""
+    return part.tobytes() if hasattr(part, "tobytes") else repr(part).encode()
 
 
 def generator_state(generator: torch.Generator) -> bytes:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Iterator
+from itertools import islice
 from numbers import Real
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
+from ...format.loop_names import PROGRAM_FILE
 from ...format.names import (
     ENVIRONMENT,
     MATMUL_PRECISION,
@@ -18,10 +21,16 @@ from ...format.names import (
     SETTING_FLAGS,
     SETTINGS,
 )
+from ...format.program_files import INSTALLED_FILE
 from ...recorder.recorder import Recorder
 
 _MAX_GROUPS = 8
 """Parameter groups of an optimizer whose settings are recorded."""
+
+_MAX_FILES = 64
+"""Files of the program that are named."""
+
+_NOT_THE_PROGRAM = ("lanescope", "sitecustomize", "usercustomize")
 
 _EXACT = 1 << 52
 """Seeds are recorded modulo this: a value is a float64."""
@@ -45,6 +54,8 @@ def record_settings(recorder: Recorder, optimizer: Optimizer, ordinal: int) -> N
     with recorder.contain_errors():
         for name, number in (*_of_process(ordinal), *_of_optimizer(optimizer, ordinal)):
             recorder.value(f"{SETTINGS}{name}", number)
+        for file in () if ordinal else islice(dict.fromkeys(_program_files()), _MAX_FILES):
+            recorder.value(f"{PROGRAM_FILE}{file}:1", 1.0)
 
 
 def _of_process(ordinal: int) -> Iterator[tuple[str, float]]:
@@ -60,6 +71,17 @@ def _of_process(ordinal: int) -> Iterator[tuple[str, float]]:
     for name, text in os.environ.items():
         if _VARIABLES.fullmatch(name) and not _SECRET.search(name) and _TEXT.fullmatch(text):
             yield f"{ENVIRONMENT}{name}={text}", 1.0
+
+
+def _program_files() -> Iterator[str]:
+    """Yields the files of the program's own modules, which no stack may name."""
+    for name, module in [*sys.modules.items()]:
+        # Not by getattr: a module may load others as it is asked.
+        file = getattr(module, "__dict__", {}).get("__file__")
+        if not isinstance(file, str) or name.partition(".")[0] in _NOT_THE_PROGRAM:
+            continue
+        if file.endswith(".py") and not INSTALLED_FILE.search(file):
+            yield os.path.abspath(file)
 
 
 def _of_optimizer(optimizer: Optimizer, ordinal: int) -> Iterator[tuple[str, float]]:

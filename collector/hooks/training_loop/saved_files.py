@@ -1,18 +1,26 @@
-"""Records which files torch.save writes and torch.load reads, and how long that takes."""
+"""Records which files torch.save writes and torch.load reads, how long that takes, and what those
+hold that the program opens to read.
+"""
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import stat
 from typing import Any
 
 import torch
 
-from ...format.loop_names import LOADED_FILE, SAVED_FILE
+from ...format.loop_names import LOADED_FILE, READ_FILE, SAVED_FILE
+from ...format.program_files import INSTALLED_FILE
 from ...journal import clock
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
-from ..patches import caller
+from ..patches import caller, hooks_in_place
 from ..stacks import Stacks, program_place
+from ..training.batches import Batches
+from ..training.replication import short_hash
 from .fresh_optimizers import FreshOptimizers
 
 _LOST = "files of torch.save and torch.load"
@@ -23,9 +31,11 @@ _MAX_FILES = 1_000
 class SavedFiles:
     """Writes a value named SAVED_FILE or LOADED_FILE at the end of each such call."""
 
-    def __init__(self, recorder: Recorder, stacks: Stacks, fresh: FreshOptimizers) -> None:
+    def __init__(
+        self, recorder: Recorder, stacks: Stacks, fresh: FreshOptimizers, batches: Batches | None
+    ) -> None:
         self._recorder = recorder
-        self._fresh = fresh
+        self._fresh, self._batches = fresh, batches
         self._is_library = stacks.is_library
         self._known: set[str] = set()
 
@@ -41,6 +51,12 @@ class SavedFiles:
         """Records a call that returned or raised."""
         name, since = began
         self._recorder.value(name, (clock.now() - since) / 1e9)
+
+    def saved(self, began: tuple[str, int], _: Any) -> None:
+        """Records a call of torch.save that returned, and has the next batch sampled."""
+        self.ended(began, None)
+        if self._batches is not None:
+            self._batches.saved_step = self._recorder.step
 
     def loaded(self, began: tuple[str, int], content: Any) -> None:
         """Records a call of torch.load that returned, and looks at what it returns."""
@@ -59,6 +75,60 @@ class SavedFiles:
         return name, clock.now()
 
 
+_MAX_READ = 64
+"""Files that are opened to read and looked into: a dataset may have millions."""
+
+_BLOCKS, _BLOCK = 8, 1 << 14
+"""Parts of such a file that are read, evenly spaced, and their bytes: all of a small file."""
+
+_NOT_DATA = re.compile(rf"^/(proc|sys|run|etc)/|[.](py|pyc|so)$|{INSTALLED_FILE.pattern}")
+
+
+class ReadFiles:
+    """Writes a value named READ_FILE for each of the first files that the program opens to read."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._known: set[str] = set()
+        self._started = clock.program_start_ns()
+
+    def opens(self, file: Any = None, mode: Any = "r", *_: Any, **__: Any) -> str | None:
+        """Returns the path of a file that is looked into once it is open."""
+        full = len(self._known) >= _MAX_READ or not self._started
+        if full or not self._recorder.active or not isinstance(mode, str) or mode.strip("rbt"):
+            return None
+        path = "" if self._recorder.thread().busy else _path(file)
+        own = str(self._recorder.folder or "")
+        if not path or path in self._known or _NOT_DATA.search(path):
+            return None
+        return None if own and path.startswith(own) else path
+
+    def opened(self, path: str, _: Any) -> None:
+        """Records what a file holds that was there before the program."""
+        self._known.add(path)
+        content = _content(path, self._started)
+        if content is not None:
+            self._recorder.value(f"{READ_FILE}{path}", content)
+
+
+def _content(path: str, before_ns: int) -> float | None:
+    """Returns a hash of parts of a file; None of a pipe and of a file that was written later."""
+    try:
+        # A pipe of that name would wait for the one that writes.
+        status = os.stat(path)
+        if not stat.S_ISREG(status.st_mode) or status.st_mtime_ns > before_ns:
+            return None
+        begins = range(0, status.st_size, max(_BLOCK, -(-status.st_size // _BLOCKS)))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            parts = [os.pread(descriptor, _BLOCK, begin) for begin in begins]
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    return short_hash(b"".join([str(status.st_size).encode(), *parts]))
+
+
 def _path(file: Any) -> str:
     """Returns the whole path of a file that is given by its name or is open; empty without one."""
     named = file if isinstance(file, str | os.PathLike) else getattr(file, "name", None)
@@ -70,9 +140,12 @@ def _hook(context: HookContext) -> None:
     patches = context.patches
     fresh = FreshOptimizers(context.recorder)
     patches.before_steps(fresh.stepping)
-    files = SavedFiles(context.recorder, context.stacks, fresh)
-    patches.ends(torch.serialization, "save", files.saves, files.ended, files.ended, lost=_LOST)
+    files = SavedFiles(context.recorder, context.stacks, fresh, context.find(Batches))
+    patches.ends(torch.serialization, "save", files.saves, files.saved, files.ended, lost=_LOST)
     patches.ends(torch.serialization, "load", files.loads, files.loaded, files.ended, lost=_LOST)
+    if hooks_in_place():
+        read = ReadFiles(context.recorder)
+        patches.ends(io, "open", read.opens, read.opened)
 
 
 HOOK = Hook(_LOST, _hook)

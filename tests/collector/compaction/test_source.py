@@ -193,6 +193,7 @@ def test_lines_are_those_that_python_counts(tmp_path: Path) -> None:
         ("odd.py", 3): "b = 1",
         ("odd.py", 4): "c = 2",
         ("odd.py", 5): "d" * 199 + "…",
+        ("odd.py", 6): None,
     }
     (tmp_path / "unknown.py").write_bytes(b"# coding: no-such\na = 1\n")
     (tmp_path / "broken.py").write_bytes(b"# \xff\na = 1\n")
@@ -202,7 +203,7 @@ def test_lines_are_those_that_python_counts(tmp_path: Path) -> None:
 
 def test_places_are_read_relative_to_the_folder_of_the_process(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("a = 1\n")
-    assert read(log_of(tmp_path), ("a.py", 1)) == {("a.py", 1): "a = 1"}
+    assert read(log_of(tmp_path), ("a.py", 1)) == {("a.py", 1): "a = 1", ("a.py", 2): None}
     assert read(log_of(tmp_path, working_folder=""), ("a.py", 1)) is None
 
 
@@ -211,7 +212,12 @@ def test_marks_and_exceptions_name_places(tmp_path: Path) -> None:
         (tmp_path / f"{name}.py").write_text(f"{name} = 1\n")
     mark = f"cuda: cuda:1 chosen at {tmp_path}/mark.py:1"
     log = log_of(tmp_path, mark, exception=f"ValueError: no ({tmp_path}/raised.py:1)")
-    assert read(log) == {("mark.py", 1): "mark = 1", ("raised.py", 1): "raised = 1"}
+    assert read(log) == {
+        ("mark.py", 1): "mark = 1",
+        ("mark.py", 2): None,
+        ("raised.py", 1): "raised = 1",
+        ("raised.py", 2): None,
+    }
 
 
 def test_other_files_are_not_read(tmp_path: Path) -> None:
@@ -248,6 +254,16 @@ def test_limits_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(read(log_of(tmp_path), *places) or ()) == 21
 
 
+def test_short_files_are_kept_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a.py"
+    file.write_text("".join(f"a = {i:04}\n" for i in range(100)))
+    lines = read(log_of(tmp_path), (file, 50)) or {}
+    assert sorted(line for _, line in lines) == list(range(1, 102))
+    assert lines["a.py", 101] is None
+    monkeypatch.setattr(source, "_WHOLE_LINES", 99)
+    assert len(read(log_of(tmp_path), (file, 50)) or ()) == 7
+
+
 def test_a_later_process_of_the_rank(tmp_path: Path) -> None:
     """It keeps equal lines; of a file that changed meanwhile only those of the same program."""
     file = tmp_path / "a.py"
@@ -256,10 +272,10 @@ def test_a_later_process_of_the_rank(tmp_path: Path) -> None:
     restarted: Any = [{"role": "rank"}]
     assert read(log_of(tmp_path), (file, 1), known=known, others=restarted) is None
     file.write_text("a = 1\nb = 2\n")
-    other = {("a.py", 1): "a = 1", ("a.py", 2): None}
+    other = {("a.py", 1): "a = 1", ("a.py", 2): None, ("a.py", 3): None}
     assert read(log_of(tmp_path), (file, 1), known=known, others=restarted) == other
     changed = log_of(tmp_path, program_start_ns=1)
-    none = {("a.py", 1): None, ("a.py", 2): None}
+    none = {("a.py", 1): None, ("a.py", 2): None, ("a.py", 3): None}
     assert read(changed, (file, 1), known=known, others=restarted) == none
     forked = log_of(tmp_path, program_start_ns=1, role="child")
     assert read(forked, (file, 1), known=known, others=restarted) is None
@@ -272,7 +288,7 @@ def test_a_damaged_file_of_sources_counts_as_none(tmp_path: Path) -> None:
         (tmp_path / SOURCES_FILE).write_text(text)
         assert read(log_of(tmp_path), ("<a>", 1)) is None
     (tmp_path / SOURCES_FILE).write_text('{"<a>": ["x = \\ud800"]}')
-    assert read(log_of(tmp_path), ("<a>", 1)) == {("<a>", 1): "x = ?"}
+    assert read(log_of(tmp_path), ("<a>", 1)) == {("<a>", 1): "x = ?", ("<a>", 2): None}
 
 
 def test_the_start_of_a_process_is_before_now() -> None:

@@ -17,26 +17,19 @@ import pandas as pd
 
 from lanescope.webapp.analysis.cluster import Executor, spread
 from lanescope.webapp.bundles.comparable import comparable
-from lanescope.webapp.plugins.diff.initial_differences import (
-    draws_notes,
-    loss_notes,
-    start_notes,
-    update_notes,
-)
+from lanescope.webapp.plugins.diff.causes import cause_notes
+from lanescope.webapp.plugins.diff.initial_differences import loss_notes
 from lanescope.webapp.plugins.diff.pairing.call_counts import call_counts
 from lanescope.webapp.plugins.diff.pairing.rebuilt import rebuilt
 from lanescope.webapp.plugins.diff.pairing.renaming import Renamed, renamed
-from lanescope.webapp.plugins.diff.pairing.resumed import continued, resumed_notes
+from lanescope.webapp.plugins.diff.pairing.resumed import continued
 from lanescope.webapp.plugins.diff.pairing.roles import by_role
 from lanescope.webapp.plugins.diff.pairing.unpaired import (
     Unpaired,
     compiled_words,
-    own_calls,
-    own_gradients,
     settings_words,
     unpaired_calls,
 )
-from lanescope.webapp.plugins.diff.settings import data_notes, settings_notes
 from lanescope.webapp.plugins.diff.timing_differences import Timing, timing_differences
 from lanescope.webapp.plugins.diff.values import world_sizes
 from lanescope.webapp.plugins.diff.values.between_modules import computed_between
@@ -176,7 +169,7 @@ def compare(
     stated, said = _stated(base, run, mode, layer)
     first = _first_of_all(values, norms[norms["state"] == wanted], layer, wanted)
     notes = [
-        *_cause_notes(base, run, first, norms, None if values else calls, said),
+        *cause_notes(base, run, first, norms, None if values else calls, said),
         *said,
         *roles,
         *(values.notes if values else [_no_values(base, run)]),
@@ -199,29 +192,6 @@ def compare(
         timing=timing_differences(base, run),
         growth=values.grown() if values else pd.DataFrame(),
     )
-
-
-def _cause_notes(
-    base: Run,
-    run: Run,
-    first: dict[str, Any] | None,
-    norms: pd.DataFrame,
-    calls: pd.DataFrame | None,
-    said: list[str],
-) -> list[str]:
-    """Returns what may have made the runs differ; one that resumes draws other numbers anyway.
-
-    `calls` are those of runs without values of operators, `said` the sentences that follow.
-    """
-    resumed = resumed_notes(base, run)
-    own = [] if resumed else [*draws_notes(base, run, first), *start_notes(base, run)]
-    own += [] if resumed else update_notes(base, run)
-    found = [*resumed, *settings_notes(base, run), *own, *data_notes(base, run)]
-    found += own_gradients(norms)
-    shared = bool(resumed) or world_sizes.shares_differ(base, run)
-    if first is None or calls is None or shared:
-        return found
-    return [*found, *own_calls(base, run, calls, first, [*found, *said])]
 
 
 def _floors(base: Run, run: Run, noise: Run | None) -> tuple[Floor, Floor] | None:

@@ -16,6 +16,7 @@ _CAUSES = (
     LOST,
     "settings differ",
     "the precision",
+    "files that both",
     "the learning rate",
     "the first update",
     "the mode differs",
@@ -25,6 +26,7 @@ _CAUSES = (
     "the first parameters differ",
     "batches have",
     "gradients differ by more than the number of passes",
+    "the random numbers differ",
     "the data differs",
     "the model gets other inputs",
     "in step ",
@@ -37,6 +39,9 @@ _CAUSES = (
     "the command",
 )
 """How notes begin that may say why, the most likely one first."""
+
+_LINES = "the programs differ"
+"""How the note begins whose first place follows these."""
 
 _SAID = 2
 """Such notes in the sentence."""
@@ -77,7 +82,8 @@ def divergence(baseline: Run, run: Run, noise: Run | None = None) -> list[Findin
             "with --level numerics."
         )
     known = [note for cause in _CAUSES for note in result.notes if note.startswith(cause)]
-    said = "; ".join(known[:_SAID])
+    lines = [one.partition("; at ")[0] for one in result.notes if one.startswith(_LINES)]
+    said = "; ".join([*known[:_SAID], *lines])
     if said:
         title += f" Look at this first: {said}."
     named = _PLACE.search(said)

@@ -1,6 +1,6 @@
-"""In what settings of the program do two runs differ? Optimizers, seeds, flags, versions, data.
+"""In what settings of the program do two runs differ? Optimizers, seeds, flags, versions.
 
-What recordings do not hold is not compared: files, other variables of the environment, and settings
+What recordings do not hold is not compared: other variables of the environment, and settings
 that a program keeps to itself.
 """
 
@@ -10,14 +10,11 @@ import re
 
 import pandas as pd
 
-from lanescope.collector.format.loader_names import LOADER_ORDER
 from lanescope.collector.format.loop_names import BLEND_FACTOR
 from lanescope.collector.format.names import (
-    BATCH_HASH,
     CLIP_LIMIT,
     CLIP_VALUE,
     ENVIRONMENT,
-    LOADER_WORKER,
     MATMUL_PRECISION,
     MATMUL_PRECISIONS,
     SETTING_FLAGS,
@@ -28,7 +25,7 @@ from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.plugins.diff.pairing.resumed import later_start
-from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
+from lanescope.webapp.plugins.diff.values.generator_states import states_apart
 from lanescope.webapp.plugins.diff.values.precision import precision_note
 from lanescope.webapp.plugins.diff.values.world_sizes import shares_differ
 from lanescope.webapp.runs import units
@@ -42,6 +39,9 @@ _GROUP = re.compile(r"(.+), group (\d+), (.+)")
 _OF_LAUNCHERS = ("TORCH_NCCL_ASYNC_ERROR_HANDLING",)
 """Variables that torchrun sets for its workers."""
 
+_RANKS = 8
+"""Ranks whose settings are compared where those of the lowest one are the same."""
+
 _LISTED = 6
 """Settings, or words of a command, named in one sentence."""
 
@@ -49,7 +49,7 @@ _LISTED = 6
 def settings_notes(base: Run, run: Run) -> list[str]:
     """Returns sentences about settings that differ, the program's own first, then versions."""
     resumes = later_start(base) is not None
-    own = [_settings(one, rates=not resumes) for one in (base, run)]
+    own = [_settings(one, min(one.ranks), rates=not resumes) for one in (base, run)]
     groups = [_groups(one) for one in own]
     if groups[0] == groups[1]:  # their order does not matter
         own = [{name: one[name] for name in one if not _GROUP.match(name)} for one in own]
@@ -61,6 +61,7 @@ def settings_notes(base: Run, run: Run) -> list[str]:
     if all(own):
         apart += [*_alone(own[0], own[1], "baseline"), *_alone(own[1], own[0], "run")]
         apart += _environment(base, run)
+        apart = apart or _of_other_ranks(base, run, rates=not resumes)
     notes = [f"settings differ: {_listed(apart)}"] if apart else []
     # Shares of a batch are weighed by their number.
     notes += [] if apart or resumes or shares_differ(base, run) else _factors(base, run)
@@ -73,6 +74,9 @@ def _factors(base: Run, run: Run) -> list[str]:
     """Returns a sentence about the first number of each run that operators multiply or blend
     tensors with and that those of the other run do not."""
     rank = min(run.ranks)
+    states = states_apart(base, run, rank)
+    if states is not None and {"Python", "NumPy"} & {*states.apart}:
+        return []  # the factors may be drawn from these
     sides = [logged(one, min(one.ranks), BLEND_FACTOR) for one in (base, run)]
     steps = {*sides[0]["step"]} & {*sides[1]["step"]}
     sides = [one[one["step"].isin(steps)].sort_values("time_ns") for one in sides]
@@ -87,11 +91,6 @@ def _factors(base: Run, run: Run) -> list[str]:
         f"{now['value']:.6g}, in the baseline with {was['value']:.6g}: compare decays of moving "
         "averages and other factors"
     ]
-
-
-def data_notes(base: Run, run: Run) -> list[str]:
-    """Returns sentences about batches that differ, by more than the bits of the same numbers."""
-    return [] if precision_note(base, run) else _batches(base, run)
 
 
 def _groups(settings: dict[str, float]) -> list[tuple[str, list[tuple[str, float]]]]:
@@ -144,10 +143,25 @@ def _variables(run: Run) -> dict[str, str]:
     return {name: text for name, _, text in pairs if name not in _OF_LAUNCHERS}
 
 
-def _settings(run: Run, *, rates: bool) -> dict[str, float]:
-    """The first value of each setting, of the lowest rank; without the learning `rates`, which a
-    schedule has changed before another run resumes."""
-    rank = min(run.ranks)
+def _of_other_ranks(base: Run, run: Run, *, rates: bool) -> list[str]:
+    """Returns the settings that differ on the first rank that has some, where both runs have as
+    many."""
+    ranks = sorted(run.ranks)[1:] if base.ranks == run.ranks else []
+    for rank in ranks[:_RANKS]:
+        was, now = (_settings(one, rank, rates=rates) for one in (base, run))
+        names = [name for name in was if name in now and was[name] != now[name]]
+        if names:
+            return [
+                f"{_short(name)} {_number(name, was[name])} became {_number(name, now[name])} on "
+                f"rank {rank}"
+                for name in names
+            ]
+    return []
+
+
+def _settings(run: Run, rank: int, *, rates: bool) -> dict[str, float]:
+    """The first value of each setting of a rank; without the learning `rates`, which a schedule has
+    changed before another run resumes."""
     rows, clips = logged(run, rank, prefix=SETTINGS), logged(run, rank, *_CLIPS)
     if rows.empty and clips.empty:
         return {}
@@ -226,95 +240,3 @@ def _rates(base: Run, run: Run, *, from_start: bool) -> list[str]:
                 f"{units.printable(str(first['parameter']))}"
             )
     return found
-
-
-def _batches(base: Run, run: Run) -> list[str]:
-    apart = batches_differ(base, run)
-    inputs = logged(base, None, prefix=f"{BATCH_HASH}input/").sort_values("time_ns")["name"]
-    # What the first model returns may be what others get.
-    model = f"input/{str(inputs.iloc[0]).partition('/')[0]}/" if len(inputs) else "input/"
-    given = apart[apart["name"].str.startswith(("loaded/", model))]
-    groups = [one for _, one in given.groupby(["step", "rank"]) if not _beside_training(base, one)]
-    if not groups:
-        return []
-    first = groups[0].iloc[0]
-    rows = first["rows_base"], first["rows_run"]
-    shared = shares_differ(base, run)  # parts of the same batches
-    if shared and rows[0] * base.world_size == rows[1] * run.world_size:
-        return []
-    since = f"since step {int(first['step'])} of rank {int(first['rank'])} at the latest"
-    if rows[0] != rows[1]:
-        return [
-            f"batches have {rows[1]:.0f} sampled rows where the baseline has {rows[0]:.0f}, "
-            f"{since}: another batch size, or parts of batches"
-        ]
-    if shared:
-        return []
-    was, now = (_loader_workers(one) for one in (base, run))
-    if was != now:
-        return [
-            f"the data differs {since}: {now or 'no'} workers load it, {was or 'none'} in the "
-            "baseline, and each process draws random numbers of its own: let the dataset seed "
-            "a generator with the index of a sample, or keep num_workers"
-        ]
-    if len(inputs) and groups[0]["name"].str.startswith("loaded/").all():
-        return [
-            f"the data differs {since}: the model gets the same inputs, but part "
-            f"{str(first['name']).partition('/')[2]} of a batch differs: compare the labels"
-        ]
-    loaded = logged(base, int(first["rank"]), prefix=f"{BATCH_HASH}loaded/")["step"]
-    if not groups[0]["name"].str.startswith("loaded/").any() and first["step"] in {*loaded}:
-        return [
-            f"the model gets other inputs from the same batches {since}: compare the lines between "
-            "the DataLoader and the model"
-        ]
-    (op, shapes), (own_op, own_shapes) = (
-        _first_shapes(one, int(first["rank"]), int(first["step"])) for one in (base, run)
-    )
-    if shapes and own_shapes and op == own_op and not {*shapes} & {*own_shapes}:
-        return [
-            f"batches have shape {own_shapes[0]} where the baseline has {shapes[0]}, {since}: "
-            "another batch size, or parts of batches"
-        ]
-    lengths = [_length_of_data(one, int(first["rank"])) for one in (base, run)]
-    of = f" has {lengths[1]} samples, {lengths[0]} in the baseline" if None not in lengths else ""
-    if of and lengths[0] != lengths[1]:
-        return [f"the data differs {since}: the first dataset that a DataLoader shuffles{of}"]
-    return [f"the data differs {since}: compare the data, its order and the seed"]
-
-
-def _beside_training(base: Run, apart: pd.DataFrame) -> bool:
-    """Whether all parts of a batch differ in a step, and no input of the model: one run alone loads
-    it, as for an evaluation."""
-    first = apart.iloc[0]
-    batches = logged(base, int(first["rank"]), prefix=BATCH_HASH)
-    names = batches.loc[batches["step"] == first["step"], "name"].astype("str")
-    loaded = names.str.startswith("loaded/")
-    return bool(names.str.startswith("input/").any() and set(apart["name"]) == set(names[loaded]))
-
-
-def _first_shapes(run: Run, rank: int, step: int) -> tuple[str, list[str]]:
-    """Returns the first operator in a module and the shapes of its first tensor, in all its calls
-    of a step, as an evaluation may call it as well."""
-    for piece in run.pieces("op", rank, None, ["start_ns", "name", "module", "shapes", "step"]):
-        ops = to_frame(piece).astype({"module": "str", "shapes": "str"}).sort_values("start_ns")
-        own = ops[(ops["step"] == step) & ~ops["module"].isin(["", "nan", "None"])]
-        if len(own):
-            first = own.iloc[0]
-            same = own[(own["name"] == first["name"]) & (own["module"] == first["module"])]
-            shapes = [one[: one.find("]") + 1] for one in same["shapes"] if "]" in one]
-            return str(first["name"]), shapes
-    return "", []
-
-
-def _length_of_data(run: Run, rank: int) -> str | None:
-    """Returns the length of the dataset of the first DataLoader that shuffles."""
-    names = logged(run, rank, prefix=LOADER_ORDER).sort_values("time_ns")["name"]
-    return str(names.iloc[0]).rpartition("/")[2] if len(names) else None
-
-
-def _loader_workers(run: Run) -> int:
-    """The most workers of DataLoaders on a rank; 0: the ranks load their data themselves."""
-    named = {(one.rank, one.name) for one in run.threads if one.name.startswith(LOADER_WORKER)}
-    ranks = [rank for rank, _ in named]
-    return max(map(ranks.count, ranks), default=0)

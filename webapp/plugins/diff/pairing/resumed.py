@@ -16,11 +16,12 @@ import pyarrow.compute as pc
 
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import FRESH_OPTIMIZER, LOADED_FILE, SAVED_FILE
-from lanescope.collector.format.names import RANDOM_STATE
 from lanescope.collector.format.steps import Steps
 from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.plugins.diff.values.generator_states import states_apart
+from lanescope.webapp.plugins.diff.values.logged_values import batches_differ
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.placed_rows import PlacedRows
 from lanescope.webapp.runs.run import Run
@@ -102,14 +103,14 @@ def resumed_notes(base: Run, run: Run) -> list[str]:
 
 
 def _other_random_numbers(base: Run, run: Run, rank: int, step: int) -> str | None:
-    sides = [logged(one, rank, prefix=RANDOM_STATE) for one in (base, run)]
-    firsts = [rows[rows["step"] == step].drop_duplicates("name") for rows in sides]
-    both = firsts[0].merge(firsts[1], on="name")
-    if (both["value_x"] == both["value_y"]).all():
+    states = states_apart(base, run, rank)
+    if states is None or not states.apart:
         return None
+    which = " and ".join(f"{name}'s" for name in states.apart)
+    same = " and ".join(f"{name}'s" for name in states.same)
+    rest = f" (as it does {same})" if same else ""
     return (
-        f"{LOST} the random numbers of step {step}: keep the states of torch's, Python's and "
-        "NumPy's generators in it"
+        f"{LOST} the random numbers of step {step}: keep the state of {which} generator in it{rest}"
     )
 
 
@@ -117,10 +118,22 @@ def _other_gradients(base: Run, run: Run, rank: int, step: int) -> str | None:
     known, own = (_gradients(one, rank).get(step) for one in (base, run))
     if None in (known, own) or known == own:
         return None
+    start = f"{LOST} all that step {step} computes with, as its gradients differ already: "
+    if states_apart(base, run, rank) is None:
+        return (
+            f"{start}compare the random numbers (states of torch's, Python's and NumPy's "
+            "generators), the position in the data, and the parameters that are loaded"
+        )
+    apart = batches_differ(base, run)["name"]
+    if apart.str.startswith(("loaded/", "input/")).any():
+        return (
+            f"{LOST} the order of the data from step {step} on: the random numbers are those of "
+            "the baseline, and the batches are others; keep the position in the data and the state "
+            "of the sampler's own generator in it"
+        )
     return (
-        f"{LOST} all that step {step} computes with, as its gradients differ already: compare the "
-        "random numbers (states of torch's, Python's and NumPy's generators), the position in the "
-        "data, and the parameters that are loaded"
+        f"{start}the random numbers and the sampled batches are those of the baseline; compare the "
+        "parameters, the buffers and what else the loss is made of"
     )
 
 
