@@ -4,10 +4,12 @@ hold that the program opens to read.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import stat
+from pathlib import PurePath
 from typing import Any
 
 import torch
@@ -81,7 +83,7 @@ _MAX_READ = 64
 _BLOCKS, _BLOCK = 8, 1 << 14
 """Parts of such a file that are read, evenly spaced, and their bytes: all of a small file."""
 
-_NOT_DATA = re.compile(rf"^/(proc|sys|run|etc)/|[.](py|pyc|so)$|{INSTALLED_FILE.pattern}")
+_NOT_DATA = re.compile(rf"^/(dev|proc|sys|run|etc)/|[.](py|pyc|so)$|{INSTALLED_FILE.pattern}")
 
 
 class ReadFiles:
@@ -93,39 +95,35 @@ class ReadFiles:
         self._started = clock.program_start_ns()
 
     def opens(self, file: Any = None, mode: Any = "r", *_: Any, **__: Any) -> str | None:
-        """Returns the path of a file that is looked into once it is open."""
+        """Returns the name of a file that is looked into once it is open."""
         full = len(self._known) >= _MAX_READ or not self._started
-        if full or not self._recorder.active or not isinstance(mode, str) or mode.strip("rbt"):
+        if full or not self._recorder.active or self._recorder.thread().busy:
             return None
-        path = "" if self._recorder.thread().busy else _path(file)
-        own = str(self._recorder.folder or "")
-        if not path or path in self._known or _NOT_DATA.search(path):
+        name = file if isinstance(file, str) else str(file) if isinstance(file, PurePath) else ""
+        if not name or not isinstance(mode, str) or mode.strip("rbt"):
             return None
-        return None if own and path.startswith(own) else path
+        return None if name in self._known or _NOT_DATA.search(name) else name
 
-    def opened(self, path: str, _: Any) -> None:
+    def opened(self, name: str, file: Any) -> None:
         """Records what a file holds that was there before the program."""
-        self._known.add(path)
-        content = _content(path, self._started)
-        if content is not None:
-            self._recorder.value(f"{READ_FILE}{path}", content)
+        self._known.add(name)
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # a file of another kind
+            content = _content(file.fileno(), self._started)
+            if content is not None:
+                self._recorder.value(f"{READ_FILE}{os.path.abspath(name)}", content)
 
 
-def _content(path: str, before_ns: int) -> float | None:
-    """Returns a hash of parts of a file; None of a pipe and of a file that was written later."""
-    try:
-        # A pipe of that name would wait for the one that writes.
-        status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode) or status.st_mtime_ns > before_ns:
-            return None
-        begins = range(0, status.st_size, max(_BLOCK, -(-status.st_size // _BLOCKS)))
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            parts = [os.pread(descriptor, _BLOCK, begin) for begin in begins]
-        finally:
-            os.close(descriptor)
-    except OSError:
+def _content(descriptor: int, before_ns: int) -> float | None:
+    """Returns a hash of parts of a file; None of a pipe and of a file that was written later.
+
+    Read on the program's own descriptor, at offsets: to open and close the file once more would
+    release the locks that the program has on it (fcntl(2)).
+    """
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_mtime_ns > before_ns:
         return None
+    begins = range(0, status.st_size, max(_BLOCK, -(-status.st_size // _BLOCKS)))
+    parts = [os.pread(descriptor, _BLOCK, begin) for begin in begins]
     return short_hash(b"".join([str(status.st_size).encode(), *parts]))
 
 

@@ -20,7 +20,7 @@ def unlike_calls(run: Run, rows: pd.DataFrame) -> list[tuple[str, int]]:
 
 def unlike_parts(run: Run, rows: pd.DataFrame) -> str:
     """Returns the first part of one call whose receiver expects another size, in words; empty where
-    there is none."""
+    all sizes agree."""
     found = _unlike(run, rows)
     # What a rank keeps for itself comes last: it differs where another part does.
     own = found["sender"] == found["receiver"]

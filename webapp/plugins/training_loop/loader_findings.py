@@ -134,7 +134,7 @@ def evaluated_samples(run: Run, rank: int) -> Finding | None:
         (*_numbers(str(name)), int(count))
         for name, count in zip(shared["name"], shared["value"], strict=True)
     ]
-    pairs += [(second, first, size, of, *rest) for first, second, of, size, *rest in pairs]
+    pairs += [(b, a, size, of, is_part, count) for a, b, of, size, is_part, count in pairs]
     seen = {
         part: (size, is_part, count)
         for first, part, _, size, is_part, count in pairs
