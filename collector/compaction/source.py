@@ -29,7 +29,7 @@ _NEIGHBOURS = 3
 """Lines on each side of a line that is named."""
 
 _WHOLE_LINES = 1_000
-"""Of a file of so few lines the others are kept too, so that two versions of a program compare."""
+"""Of a file of so few lines rank 0 keeps the others too: two versions of a program are compared."""
 
 _MAX_CHARACTERS = 200
 """Characters of a line; the rest is replaced by an ellipsis."""
@@ -69,7 +69,8 @@ def source_rows(
         _forget_different(lines, files, keep_changed=started_alone)
     named = dict.fromkeys([*_of_stacks(stacks), *_of_texts(log)])
     _add(lines, files, named)
-    _add(lines, files, _others(files, dict.fromkeys(file for file, _ in named)))
+    if process["rank"] == 0:  # ranks run one program
+        _add(lines, files, _others(files, dict.fromkeys(file for file, _ in named)))
     return None if lines == before else _table(lines)
 
 

@@ -17,9 +17,9 @@ STACK = Table(
 SOURCE = Table(
     "source",
     False,
-    "Lines of the program that stacks and marks name, and three on each side of them; all lines of "
-    "short files; as they were when the program started. The place behind the last line of a file "
-    "has no text.",
+    "Lines of the program that stacks and marks name, and three on each side of them; on rank 0 "
+    "all lines of short files; as they were when the program started. The place behind the last "
+    "line of a file has no text.",
     (
         Column("file", TEXT, "", "as in the stack table", since=4),
         Column("line", INT32, "1", "number of the line, from 1", since=4),

@@ -159,6 +159,7 @@ def log_of(folder: Path, *texts: str, **process: Any) -> ProcessLog:
     """The journal of a process of this host that starts in a second."""
     described = {
         "source": True,
+        "rank": 0,
         "role": "rank",
         "program_start_ns": time.time_ns() + 10**9,
         "clock_identity": clock_identity(),
@@ -254,12 +255,13 @@ def test_limits_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(read(log_of(tmp_path), *places) or ()) == 21
 
 
-def test_short_files_are_kept_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_keeps_short_files_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a.py"
     file.write_text("".join(f"a = {i:04}\n" for i in range(100)))
     lines = read(log_of(tmp_path), (file, 50)) or {}
     assert sorted(line for _, line in lines) == list(range(1, 102))
     assert lines["a.py", 101] is None
+    assert len(read(log_of(tmp_path, rank=1), (file, 50)) or ()) == 7
     monkeypatch.setattr(source, "_WHOLE_LINES", 99)
     assert len(read(log_of(tmp_path), (file, 50)) or ()) == 7
 
