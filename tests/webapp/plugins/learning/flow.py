@@ -161,6 +161,18 @@ def scale_is_learned() -> None:
 
 
 @program
+def leaves_a_plateau() -> None:
+    """Small matrices in a row, which get hardly any gradient until the first of them have grown."""
+    matrices = [nn.Parameter(0.02 * torch.randn(8, 8)) for _ in range(3)]
+    optimizer, x = torch.optim.SGD(matrices, lr=0.2), torch.randn(32, 8)
+    target = x @ torch.randn(8, 8)
+    for _ in range(80):
+        (torch.linalg.multi_dot([x, *matrices]) - target).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@program
 def not_a_number() -> None:
     """The root of a negative number, from the fifth step on."""
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
