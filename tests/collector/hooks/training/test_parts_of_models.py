@@ -53,4 +53,4 @@ def test_parts_are_named_in_their_model(tmp_path: Path, engine: str) -> None:
         "heads.actor.0",
         "",
     }
-    assert {row["module"] for row in recorded.rows("module")} >= {"Agent#2", "Agent#2.trunk"}
+    assert {row["path"] for row in recorded.rows("module")} >= {"Agent#2", "Agent#2.trunk"}
