@@ -141,8 +141,8 @@ another optimizer follow, each after a slash: 1 where the step uses the sum of w
 the other's step left there, and of another loss after it."""
 
 LOSS_COUNT = "lanescope/training_loop/loss_count"
-"""Over how many elements a loss is the mean, and what its scales make of that number; at the steps
-of GRAPH_SERIES, where there are several ranks."""
+"""Over how many elements a loss is the mean, and what its scales make of that number; for each
+backward of the steps of GRAPH_SERIES."""
 
 GRADIENT_FACTOR = "lanescope/training_loop/gradient_factor"
 """By what the program multiplies a gradient that DistributedDataParallel averaged, between the only

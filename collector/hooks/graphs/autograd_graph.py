@@ -80,13 +80,15 @@ class Graphs:
         roots = arguments[0] if isinstance(arguments[0], (tuple, list)) else (arguments[0],)
         self._impossible(roots)
         first = self._sampled < 0  # not step 0 where a window of steps is recorded
-        if not first and (not is_doubling(step) or step == self._sampled or not self._counts):
+        if not first and (not is_doubling(step) or not self._counts):
             return
-        self._sampled = step
-        self._divisor(roots)
         if len(roots) == 1:
             with recorder.contain_errors():
                 self.loss_counts.sample(roots[0])
+        if step == self._sampled:
+            return
+        self._sampled = step
+        self._divisor(roots)
         nodes = _reached(roots)
         if self._counts:
             for name, count in Counter(short_name(node) for node in nodes).items():

@@ -1,4 +1,5 @@
-"""Records over how many elements each loss is a mean: ranks may have different numbers.
+"""Records over how many elements each loss is a mean: ranks, and batches whose gradients are added
+up, may have different numbers.
 
 Scales of the loss are followed from its root down to the function of the loss. Each of its tensors
 of one number counts, and so does the mean that the function takes itself.
@@ -22,7 +23,7 @@ _MAX_SCALES = 6
 
 
 class LossCounts:
-    """Writes a value named LOSS_COUNT for a loss, where there are several ranks."""
+    """Writes a value named LOSS_COUNT for a loss."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -31,7 +32,7 @@ class LossCounts:
     def sample(self, loss: torch.Tensor) -> None:
         """Records the number of a loss that goes into backward."""
         recorder, step = self._recorder, self._recorder.step
-        if recorder.process.get("world_size", 1) < 2 or capturing():
+        if capturing():
             return
         with recorder.own_torch(), torch.no_grad():
             self.readback.drain(wait=False)

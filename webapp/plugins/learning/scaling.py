@@ -14,6 +14,9 @@ unscaled: what the optimizer uses, times the scale, has the norm that they were 
 
 An optimizer that steps by itself, MIN_DIRECT times or more, uses scaled gradients as they are.
 
+Without a scaler, gradients of a backward in float16 are rounded away where half of the parameters or
+more have none above _SUBNORMAL, and a tenth of all elements are zeros of these.
+
 Adam divides by `sqrt(v) + eps` in the dtype of the parameters. In float16 squares of small
 gradients are 0, and so is a small eps: `0 / 0` is NaN. Fused optimizers compute in float32.
 """
@@ -56,6 +59,10 @@ _HALF = "float16"
 _ROUNDED_AWAY = 2.0**-25
 """Half of the smallest number of float16."""
 
+_SUBNORMAL = 2.0**-14
+"""Below it numbers of float16 have fewer and fewer digits."""
+_LOW_SHARE, _LOST_SHARE, _LOW_STEPS = 0.5, 0.1, 3
+
 _RULES = ("Adagrad", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop")
 """Optimizers of torch that divide by a root of squares plus eps."""
 
@@ -74,6 +81,39 @@ def underflows(run: Run, rank: int) -> bool:
     ops = run.events("op", rank, columns=["dtypes", "phase"])
     halves = having(ops["dtypes"], lambda dtypes: "float16" in dtypes.split())
     return bool((halves & having(ops["phase"], lambda phase: phase.startswith("backward"))).any())
+
+
+def rounded_gradients(run: Run) -> list[Finding]:
+    """Returns findings of kind `vanishing_gradient`, at most one per rank."""
+    rows = samples(run)
+    rows = rows[(rows["optimizer"] >= 0) & ~rows["missing"]]
+    rows = rows.assign(low=rows["grad_max"] < _SUBNORMAL)
+    rows = rows.assign(lost=rows["grad_zeros"].fillna(0) * rows["numel"] * rows["low"])
+    found = []
+    for rank, own in rows.groupby("rank", sort=True):
+        steps = own.groupby("step")
+        lost = steps["lost"].sum() / steps["numel"].sum()
+        few = (lost >= _LOST_SHARE) & (steps["low"].mean() >= _LOW_SHARE) & (steps["low"].sum() > 1)
+        few &= steps["grad_norm"].max() > 0  # all zero is another finding
+        if few.sum() < max(_LOW_STEPS, len(few) / 2) or not underflows(run, int(rank)):
+            continue
+        step = int(few.index[few][0])
+        at = own[(own["step"] == step) & own["low"]].sort_values("grad_zeros", ascending=False)
+        names = [str(one) for one in at["parameter"]]
+        found.append(
+            finding_at(
+                run,
+                int(rank),
+                step,
+                kind="vanishing_gradient",
+                confidence="likely",
+                title=f"{units.share(float(lost[few].mean()))} of the elements of all gradients are "
+                f"rounded to zero, most of them of {names[0]}{and_more(len(names), 'parameter')} "
+                f"(since step {step}). {UNDERFLOWS}",
+                evidence={"cause": "float16", "parameters": names[:_LISTED]},
+            )
+        )
+    return found
 
 
 def zero_eps(run: Run, rank: int, parameters: list[str]) -> str | None:

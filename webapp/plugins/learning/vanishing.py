@@ -32,6 +32,7 @@ from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, streaks
 from lanescope.webapp.plugins.learning.gradient_paths import layer_norms, relative_to_passed, ways
 from lanescope.webapp.plugins.learning.lora import is_lora
+from lanescope.webapp.plugins.learning.scaling import rounded_gradients
 from lanescope.webapp.runs.run import Run
 
 VANISHED = 1e-5  # of the gradient that it is held against, per element
@@ -60,14 +61,14 @@ class Vanished:
 
 
 def vanishing(run: Run) -> list[Finding]:
-    """Returns findings of kind `vanishing_gradient`, one for ranks that are alike. Raises
-    NotApplicable."""
+    """Returns findings of kind `vanishing_gradient`, one for ranks that are alike, and one per rank
+    for float16. Raises NotApplicable."""
     rows = need_steps(run)
     found: dict[tuple[Vanished, ...], list[int]] = {}
     for rank in sorted(int(one) for one in rows["rank"].unique()):
         if gone := _of_rank(run, rank):
             found.setdefault(gone, []).append(rank)
-    return [_finding(run, gone, ranks) for gone, ranks in found.items()]
+    return [_finding(run, gone, ranks) for gone, ranks in found.items()] + rounded_gradients(run)
 
 
 @per_rank

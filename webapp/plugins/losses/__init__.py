@@ -295,11 +295,12 @@ PLUGIN = Plugin(
             "number",
         ),
         Question(
-            "Losses divided by numbers of single ranks",
+            "Losses divided by numbers of single ranks or batches",
             "loss_divisor:own_counts",
             ("wrong_loss",),
             order=198,
-            needs="gradients that DistributedDataParallel averages; 3 sampled steps",
+            needs="gradients that DistributedDataParallel averages, or that are added up before a "
+            "step; 3 sampled steps",
             misses="a sum of several losses; numbers that are less than twice apart; sharded "
             "gradients",
         ),

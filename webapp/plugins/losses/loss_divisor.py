@@ -7,10 +7,13 @@ it is not the number of passes that are accumulated.
 
 And losses that each rank divides by a number of its own: the mean over its own tokens or samples.
 What a rank with few tokens sees then counts more. Found where the numbers of the ranks are far
-apart in half of the sampled steps or more.
+apart in half of the sampled steps or more. Likewise of batches whose gradients one line adds up
+before a step, of cross-entropies of classes.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 import pandas as pd
 
@@ -21,9 +24,9 @@ from lanescope.webapp.analysis.arrow_columns import phases_of_kind
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.nothing_to_check import need_wrapped
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.parameter_history import logged, wrapped
 from lanescope.webapp.analysis.source_lines import writes_number
-from lanescope.webapp.analysis.stack_frames import own_frames, place_of
+from lanescope.webapp.analysis.stack_frames import own_frames, place_before, place_of
 from lanescope.webapp.plugins.losses.loss_graph import LossGraph, loss_graph
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -91,8 +94,12 @@ def _finding(run: Run, rank: int, ranks: int, where: str) -> Finding:
 
 def own_counts(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_loss`, at most one. Raises NotApplicable."""
-    averaged = need_wrapped(run)
     counts = logged(run, None, LOSS_COUNT)
+    added = counts[counts.duplicated(["rank", "step"], keep=False)]
+    found = [one for one in map(partial(_of_batches, run, added), run.ranks) if one is not None]
+    if found or (len(added) and not wrapped(run)):
+        return found[:1]
+    averaged = need_wrapped(run)
     table = counts[counts["rank"].isin(averaged.keys())].pivot_table(
         index="step", columns="rank", values="value", aggfunc="first"
     )
@@ -101,6 +108,41 @@ def own_counts(run: Run) -> list[Finding]:
         return []
     apart = table.max(axis=1) / table.min(axis=1)
     return [_of_counts(run, table, apart)] if apart.median() >= _APART else []
+
+
+def _of_batches(run: Run, added: pd.DataFrame, rank: int) -> Finding | None:
+    """What is wrong with the counts of a rank whose steps have several backward passes."""
+    own = added[added["rank"] == rank]
+    steps = own.groupby("step")["value"].agg(["min", "max"])
+    apart = steps["max"] / steps["min"]
+    graph = loss_graph(run, rank)
+    if len(steps) < _MIN_STEPS or apart.median() < _APART or graph is None:
+        return None
+    if not any(node.name.startswith("NllLoss") for node in graph.nodes.values()):
+        return None
+    step = int(apart.index[apart >= _APART][0])
+    passes = own[own["step"] == step].sort_values("time_ns")
+    places = {
+        place_before(run, rank, str(row["thread"]), int(row["time_ns"]))
+        for _, row in passes.iterrows()
+    }
+    if len(places) > 1:
+        return None  # losses of several tasks
+    where = places.pop()
+    least, most = (units.number(float(steps.loc[step, one])) for one in ("min", "max"))
+    return finding_at(
+        run,
+        rank,
+        step,
+        kind="wrong_loss",
+        confidence="likely",
+        title=f"Each batch whose gradients are added up divides its loss by a number of its own"
+        f"{at_place(where)}: from {least} to {most} at step {step}. A token or sample of one batch "
+        f"counts {units.number(float(apart[step]))} times as much as one of another. Sum each loss "
+        "(reduction='sum'), and divide it by the number of tokens of all batches of the step.",
+        where=where,
+        evidence={"cause": "own_counts", "passes": len(passes), "steps": len(steps)},
+    )
 
 
 def _of_counts(run: Run, table: pd.DataFrame, apart: pd.Series) -> Finding:

@@ -1,4 +1,5 @@
-"""Finds losses that take a softmax or a logarithm of results that have one already, or of none.
+"""Finds losses that take a softmax or a logarithm of results that have one already, or of none, or
+of scores that dropout went over.
 
 Read from the graph of the first backward: which node made the numbers that a loss gets. Views,
 indexing and casts between the two do not count. Where torch.compile compiled the model or the loss,
@@ -24,6 +25,7 @@ from lanescope.collector.format.names import NAN_LOSS
 from lanescope.webapp.analysis.arrow_columns import having, ops_named, stack_of, texts_of
 from lanescope.webapp.analysis.cluster import found_per_rank
 from lanescope.webapp.analysis.findings import Finding
+from lanescope.webapp.analysis.forward_ops import DROPOUT, dropout_ops
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import own_place, short_place
@@ -69,6 +71,13 @@ _WRONG = {
     ),
     ("kl_div", "Sigmoid"): ("probabilities in place of their logarithms", _LOG_INPUT),
     ("kl_div", "Softmax"): ("probabilities in place of their logarithms", _LOG_INPUT),
+    **{
+        (loss, "Dropout"): (
+            "scores that dropout set to 0 or scaled, so the model cannot be certain in training",
+            "Put {function} before the last layer",
+        )
+        for loss in ("cross_entropy", "binary_cross_entropy_with_logits")
+    },
     **{
         ("kl_div", layer): (
             "the output of a layer in place of logarithms of probabilities",
@@ -187,12 +196,24 @@ def _losses(run: Run, rank: int, graph: LossGraph) -> Iterator[_Loss]:
         if function is None or source is None:
             continue
         made, made_at = source.name, source.where
+        if _is_dropout(run, rank, source):
+            made = "Dropout"
         if made == _COMPILED:
             ends = [one.output() for one in captured_graphs(run, rank)] or [None]
             if ends[0] is None or len({one.name if one else "" for one in ends}) > 1:
                 continue  # which graph made the input is not known
             made, made_at = NODES.get(ends[0].name, ""), ends[0].where
         yield _Loss(node.where, function, made, made_at)
+
+
+def _is_dropout(run: Run, rank: int, node: LossNode) -> bool:
+    """Whether dropout made a node, which on the host is a product with one gradient."""
+    if node.name != "Mul" or len(node.next) != 1 or node.start_ns is None:
+        return node.name == "NativeDropout"
+    calls = dropout_ops(run, rank, ["name", "start_ns", "duration_ns"])
+    calls = calls[calls["name"].isin(DROPOUT)]
+    ends = calls["start_ns"] + calls["duration_ns"].fillna(0)
+    return bool(((calls["start_ns"] <= node.start_ns) & (node.start_ns <= ends)).any())
 
 
 def _divergences(run: Run, rank: int, graph: LossGraph) -> Iterator[_Loss]:

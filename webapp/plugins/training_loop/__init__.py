@@ -268,7 +268,7 @@ PLUGIN = Plugin(
         ),
         Question(
             "Averages with wrong weights, or that are written to the model",
-            "moving_averages:wrong_weights",
+            "cold_averages:wrong_weights",
             ("wrong_average",),
             area="Training loop",
             order=199,

@@ -38,14 +38,14 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
-_MIN_OF_ITSELF, _MIN_SWAPPED = 5, 4  # steps
-_MIN_PARAMETERS = 2
+_MIN_OF_ITSELF, MIN_STEPS = 5, 4  # steps
+MIN_PARAMETERS = 2
 _STEPS = 4
 """Of optimizers of one class that are looked at: there may be several of them."""
 
 _SCALES = "aten::mul_"
 _ADDS, _BLENDS = "aten::add_", "aten::lerp_"
-_LEAST = 0.81
+LEAST = 0.81
 """Weight of the newest parameters. Optimizers that look ahead take 0.8; a decay that its warm-up of
 (1 + n) / (10 + n) overwrites leaves 9/11."""
 _ROUNDING = 1e-6
@@ -62,15 +62,15 @@ _PLACE = ["thread", "start_ns", "depth"]
 
 def self_average(run: Run) -> list[Finding]:
     """Returns findings of kind `shared_parameter`, one per line and rank. Raises NotApplicable."""
-    return _by_line(run, _onto_itself, _of_itself)
+    return by_line(run, _onto_itself, _of_itself)
 
 
-def _by_line(
+def by_line(
     run: Run,
     averages: Callable[[Run, int], pd.DataFrame],
     says: Callable[[str, pd.DataFrame], dict[str, Any] | None],
 ) -> list[Finding]:
-    """What is wrong with the averages of each rank and line. `says` gets " at file.py:12" or
+    """Returns what is wrong with the averages of each rank and line. `says` gets " at file.py:12" or
     nothing; None: there is nothing wrong."""
     need_steps(run)
     need_accesses(run)
@@ -131,7 +131,7 @@ def _same_twice(shapes: str) -> bool:
 def _of_itself(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
     names = list(own["name_of"].drop_duplicates())
     steps = own["step"].nunique()
-    if steps < _MIN_OF_ITSELF or len(names) < _MIN_PARAMETERS:
+    if steps < _MIN_OF_ITSELF or len(names) < MIN_PARAMETERS:
         return None
     return {
         "kind": "shared_parameter",
@@ -145,7 +145,7 @@ def _of_itself(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
 
 def rounded_average(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
-    return _by_line(run, _in_place, _rounded_away)
+    return by_line(run, _in_place, _rounded_away)
 
 
 def _in_place(run: Run, rank: int) -> pd.DataFrame:
@@ -162,7 +162,7 @@ def _in_place(run: Run, rank: int) -> pd.DataFrame:
 
 
 def _rounded_away(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
-    if own["step"].nunique() < _MIN_SWAPPED or len(own) < _MIN_PARAMETERS * own["step"].nunique():
+    if own["step"].nunique() < MIN_STEPS or len(own) < MIN_PARAMETERS * own["step"].nunique():
         return None
     share, dtype = float(own["share"].iloc[0]), str(own["dtypes"].iloc[0]).partition(" ")[0]
     return {
@@ -175,21 +175,17 @@ def _rounded_away(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
     }
 
 
-def wrong_weights(run: Run) -> list[Finding]:
-    """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
-    return swapped_average(run) + rounded_average(run) + reversed_average(run)
-
-
 def swapped_average(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
-    return _by_line(run, _averages, _swapped)
+    return by_line(run, weighted_averages, _swapped)
 
 
-def _averages(run: Run, rank: int) -> pd.DataFrame:
-    """Operators that take most of a trained parameter: step, start_ns, thread, stack, value,
-    storage."""
-    ops = _weighing(run, rank)
-    trained = _trained(run, rank) if (ops["value"] >= _LEAST).any() else set()
+def weighted_averages(run: Run, rank: int, least: float = LEAST, most: float = 1.0) -> pd.DataFrame:
+    """Returns operators that take a share of `least` to `most` of a trained parameter, and the rest
+    of another tensor: step, start_ns, thread, depth, stack, value, storage (of the parameter)."""
+    ops = _weighing(run, rank, least)
+    fits = ops["value"].between(least, most)
+    trained = trained_storages(run, rank) if fits.any() else set()
     if not trained:
         return ops.assign(storage=0)[:0]
     columns = [*_PLACE, "storage", "birth", "write"]
@@ -199,7 +195,7 @@ def _averages(run: Run, rank: int) -> pd.DataFrame:
     theirs = rows[rows["storage"].isin(trained) & ~starts].drop_duplicates(_PLACE)
     ops = ops.merge(theirs[[*_PLACE, "storage"]], how="left", on=_PLACE)
     ops = ops.sort_values(["thread", "start_ns"], ignore_index=True)
-    ops = ops[_takes_most(ops)]
+    ops = ops[_takes(ops, least, most)]
     return ops[~_written_back(run, rank, ops, trained)]
 
 
@@ -222,7 +218,7 @@ def _written_back(run: Run, rank: int, ops: pd.DataFrame, trained: set[int]) -> 
     )
 
 
-def _weighing(run: Run, rank: int, least: float = _LEAST) -> pd.DataFrame:
+def _weighing(run: Run, rank: int, least: float = LEAST) -> pd.DataFrame:
     """Operators outside of optimizers and backward that weigh a tensor, some by `least` or more:
     step, start_ns, thread, depth, name, dtypes, stack, value."""
     factors = logged(run, rank, BLEND_FACTOR).rename(columns={"time_ns": "start_ns"})
@@ -237,16 +233,16 @@ def _weighing(run: Run, rank: int, least: float = _LEAST) -> pd.DataFrame:
     return ops.sort_values(["thread", "start_ns"], ignore_index=True)
 
 
-def _takes_most(ops: pd.DataFrame) -> pd.Series:
-    """Which operators, in their order, take most of a trained parameter, and the rest of another
-    tensor."""
+def _takes(ops: pd.DataFrame, least: float, most: float) -> pd.Series:
+    """Which operators, in their order, take such a share of a trained parameter, and the rest of
+    another tensor."""
     reads = ops["storage"].notna()
     other = pd.Series(False, ops.index)
     for distance in (1, -1):
         near = ops.shift(distance)
         adds_up = (near["value"] + ops["value"] - 1).abs() < _ROUNDING
         other |= adds_up & (near["thread"] == ops["thread"]) & near["storage"].isna()
-    return reads & (ops["value"] >= _LEAST) & (other | _is_lerp(ops))
+    return reads & ops["value"].between(least, most) & (other | _is_lerp(ops))
 
 
 def _is_lerp(ops: pd.DataFrame) -> pd.Series:
@@ -256,7 +252,7 @@ def _is_lerp(ops: pd.DataFrame) -> pd.Series:
 
 def reversed_average(run: Run) -> list[Finding]:
     """Returns findings of kind `wrong_average`, one per line and rank. Raises NotApplicable."""
-    return _by_line(run, _into_the_model, _reversed)
+    return by_line(run, _into_the_model, _reversed)
 
 
 def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
@@ -264,7 +260,7 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
     a trained parameter: step, start_ns, thread, stack, value, read, written (both names)."""
     ops = _weighing(run, rank)
     none = ops.assign(read="", written="")[:0]
-    trained = _trained(run, rank) if (ops["value"] >= _LEAST).any() else set()
+    trained = trained_storages(run, rank) if (ops["value"] >= LEAST).any() else set()
     if not trained:
         return none
     names = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
@@ -278,7 +274,7 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
     for thread, own in ops.groupby("thread", sort=False, observed=True):
         mine = rows[rows["thread"] == thread]
         times, begins = mine["start_ns"].to_numpy(), own["start_ns"].to_numpy()
-        for place in (own["value"] >= _LEAST).to_numpy().nonzero()[0]:
+        for place in (own["value"] >= LEAST).to_numpy().nonzero()[0]:
             op, near = own.iloc[place], own.iloc[max(place - 1, 0) : place + 2]
             adds_up = (near["value"] + op["value"] - 1).abs() < _ROUNDING
             pair = near.loc[adds_up, "start_ns"].head(1)
@@ -299,7 +295,7 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
 
 
 def _reversed(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
-    if own["step"].nunique() < _MIN_SWAPPED or own["written"].nunique() < _MIN_PARAMETERS:
+    if own["step"].nunique() < MIN_STEPS or own["written"].nunique() < MIN_PARAMETERS:
         return None
     first = own.iloc[0]
     share = float(first["value"])
@@ -315,8 +311,8 @@ def _reversed(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
     }
 
 
-def _trained(run: Run, rank: int) -> set[int]:
-    """Storages of parameters that a step of an optimizer writes."""
+def trained_storages(run: Run, rank: int) -> set[int]:
+    """Returns storages of parameters that a step of an optimizer writes."""
     names = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
     held = set(gradient_rows(run)["parameter"])
     named = set(names.loc[names["name"].isin(held), "storage"])
@@ -338,8 +334,8 @@ def _phases_of_steps(run: Run, rank: int) -> pd.DataFrame:
 
 
 def _swapped(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
-    several = own["storage"].nunique() >= _MIN_PARAMETERS and own["value"].nunique() == 1
-    if own["step"].nunique() < _MIN_SWAPPED or not several:
+    several = own["storage"].nunique() >= MIN_PARAMETERS and own["value"].nunique() == 1
+    if own["step"].nunique() < MIN_STEPS or not several:
         return None
     share = float(own["value"].iloc[0])
     return {
