@@ -31,6 +31,7 @@ from tests.faults.inputs import (
     own_tensors,
     plain_training,
     rates_and_parts,
+    uneven_weights,
     weighed_losses,
     without_a_slope,
 )
@@ -136,6 +137,7 @@ _ROOMS = (
     plain_training,
     mixed_rows,
     rates_and_parts,
+    uneven_weights,
     weighed_losses,
     without_a_slope,
     same_slices,

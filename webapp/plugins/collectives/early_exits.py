@@ -49,7 +49,7 @@ class Leaving:
 
     def words(self, run: Run) -> str:
         """Rank 1 ran out of data after step 9."""
-        how = "ran out of data" if self.ran_out else "left the training loop"
+        how = "ran out of data" if self.ran_out else "began no other step"
         if self.skipped is not None:
             how = (
                 f"skipped an optimizer step that others took (in step {self.skipped.step} "
@@ -164,6 +164,9 @@ def _line_again(
         counts[rank] = table["start_ns_count"]
         last[rank] = table["start_ns_min"]
     lines = pd.DataFrame(counts).dropna()
+    # The line of a loop over batches does more where only these ranks begin another epoch.
+    ended = [logged(run, rank, LOADER_END)["step"] for rank in ranks]
+    lines = lines[~lines.index.get_level_values("step").isin(pd.concat(ended))]
     steps = {line: _once_more(own.droplevel("line"), ranks) for line, own in lines.groupby("line")}
     again = [(step, last[ranks[0]][line, step], line) for line, step in steps.items() if step]
     if not again:

@@ -14,8 +14,8 @@ unscaled: what the optimizer uses, times the scale, has the norm that they were 
 
 An optimizer that steps by itself, MIN_DIRECT times or more, uses scaled gradients as they are.
 
-Without a scaler, gradients of a backward in float16 are rounded away where half of the parameters or
-more have none above _SUBNORMAL, and a tenth of all elements are zeros of these.
+Without a scaler, gradients of a backward in float16 are rounded away where half of the parameters
+or more have none above _SUBNORMAL, and a tenth of all elements are zeros of these.
 
 Adam divides by `sqrt(v) + eps` in the dtype of the parameters. In float16 squares of small
 gradients are 0, and so is a small eps: `0 / 0` is NaN. Fused optimizers compute in float32.
@@ -107,8 +107,8 @@ def rounded_gradients(run: Run) -> list[Finding]:
                 step,
                 kind="vanishing_gradient",
                 confidence="likely",
-                title=f"{units.share(float(lost[few].mean()))} of the elements of all gradients are "
-                f"rounded to zero, most of them of {names[0]}{and_more(len(names), 'parameter')} "
+                title=f"{units.share(float(lost[few].mean()))} of the elements of all gradients "
+                f"are rounded to zero, most of {names[0]}{and_more(len(names), 'parameter')} "
                 f"(since step {step}). {UNDERFLOWS}",
                 evidence={"cause": "float16", "parameters": names[:_LISTED]},
             )

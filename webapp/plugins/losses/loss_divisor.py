@@ -118,8 +118,9 @@ def _of_batches(run: Run, added: pd.DataFrame, rank: int) -> Finding | None:
     graph = loss_graph(run, rank)
     if len(steps) < _MIN_STEPS or apart.median() < _APART or graph is None:
         return None
-    if not any(node.name.startswith("NllLoss") for node in graph.nodes.values()):
-        return None
+    where = next((one.where for one in graph.nodes.values() if one.name.startswith("NllLoss")), "")
+    if where == "":
+        return None  # not of classes
     step = int(apart.index[apart >= _APART][0])
     passes = own[own["step"] == step].sort_values("time_ns")
     places = {
@@ -128,7 +129,6 @@ def _of_batches(run: Run, added: pd.DataFrame, rank: int) -> Finding | None:
     }
     if len(places) > 1:
         return None  # losses of several tasks
-    where = places.pop()
     least, most = (units.number(float(steps.loc[step, one])) for one in ("min", "max"))
     return finding_at(
         run,

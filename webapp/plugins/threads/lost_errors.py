@@ -8,6 +8,7 @@ import re
 from collections import defaultdict
 from typing import Any
 
+from lanescope.collector.format import schema
 from lanescope.collector.format.marks import (
     BackwardRaised,
     GoneTensor,
@@ -18,7 +19,8 @@ from lanescope.webapp.analysis import process_exits
 from lanescope.webapp.analysis.arrow_columns import marks
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import at_place, timeline_address
-from lanescope.webapp.analysis.stack_frames import own_place, short_place
+from lanescope.webapp.analysis.source_lines import excerpt, text_of
+from lanescope.webapp.analysis.stack_frames import own_frames, own_place, short_place
 from lanescope.webapp.plugins.threads.contexts import times_text
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
@@ -186,16 +188,41 @@ def _finding(
     (said, where), first = process_exits.raised_at(mark.error), several[0]
     at = at_place(where)
     raised = f"{said}{at}{times_text(several)}"
+    waited = _waited_at(run, rank, first) if _TAKEN.search(mark.error) else None
     title = {
         "task": f"A task of a pool {raised}, and its error is lost: the program does not ask for "
         "the result. Keep what submit(), map() or apply_async() returns, and call result() or "
         "get() on each of them, or go through the results.",
         "coroutine": f"A task of asyncio {raised}, and its error is lost: nothing awaits the task. "
         "Await it, gather it with the others, or use asyncio.TaskGroup.",
-        "thread": f"A thread {raised}, {then}. Catch the error in the thread and hand it to the "
-        "main thread, or use a pool and result().",
+        "thread": f"A thread {raised}, {then}. "
+        + (
+            f"Right before, it had waited for a Condition at {waited}, and another thread had "
+            "taken what it was woken for: look again after each wait, with "
+            "while not ready: condition.wait(), or wait_for()."
+            if waited
+            else "Catch the error in the thread and hand it to the main thread, or use a pool and "
+            "result()."
+        ),
     }[mark.of]
     return _lost(run, rank, first, title, where, {"of": mark.of, "times": len(several)})
+
+
+_TAKEN = re.compile("^(IndexError|KeyError|StopIteration|(queue.)?Empty)")
+"""Errors of a thread that takes what is not there."""
+
+
+def _waited_at(run: Run, rank: int, row: dict[str, Any]) -> str | None:
+    """The line of condition.wait() that a thread left last before an error, with nothing but locks
+    in between; None: it did something else."""
+    columns = ["start_ns", "kind", "stack"]
+    table = run.events("sync", rank, row["thread"], columns, (0, row["start_ns"]))
+    rows = [one for one in table.to_pylist() if not one["kind"].startswith("lock_")]
+    if not rows or rows[-1]["kind"] != schema.SyncKind.condition_wait.name:
+        return None
+    frames = own_frames(run, rank, rows[-1]["stack"])
+    found = excerpt(run, rank, frames[0]["file"], frames[0]["line"]) if frames else None
+    return None if found is None or "wait_for" in text_of(found) else found["where"]
 
 
 def _lost(

@@ -21,11 +21,10 @@ from lanescope.webapp.analysis.arrow_columns import to_frame
 from lanescope.webapp.analysis.findings import Finding
 from lanescope.webapp.analysis.parameter_history import logged
 from lanescope.webapp.plugins.training_loop.moving_averages import (
-    MIN_PARAMETERS,
-    MIN_STEPS,
     by_line,
     reversed_average,
     rounded_average,
+    steady_share,
     swapped_average,
     weighted_averages,
 )
@@ -36,8 +35,8 @@ _LEFT = 0.5
 """Of the first weights, in what is evaluated."""
 _LARGEST, _SMALLEST = 0.05, 1e-9
 """Shares of the newest parameters that a step takes."""
-_FIRST = 1
-"""The latest step of the first average."""
+_FIRST = 2
+"""The latest step of the first average: that of torch begins with a copy."""
 _RARE = 0.5
 """Of the steps: in more of them a target is called."""
 
@@ -83,12 +82,11 @@ def _within_modules(run: Run, rank: int, starts: pd.Series) -> pd.DataFrame:
 
 
 def _cold(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
-    several = own["storage"].nunique() >= MIN_PARAMETERS and own["value"].nunique() == 1
-    if own["step"].nunique() < MIN_STEPS or not several:
+    share, last = steady_share(own), int(own["last"].max())
+    if share is None or own["since"].min() > _FIRST:  # a later one begins with trained weights
         return None
-    share, last = float(own["value"].iloc[0]), int(own["last"].max())
     left = (1 - share) ** last
-    if left < _LEFT or own["since"].min() > _FIRST:  # a later one begins with trained weights
+    if left < _LEFT:
         return None
     return {
         "kind": "wrong_average",

@@ -38,8 +38,8 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
-_MIN_OF_ITSELF, MIN_STEPS = 5, 4  # steps
-MIN_PARAMETERS = 2
+_MIN_OF_ITSELF, _MIN_STEPS = 5, 4  # steps
+_MIN_PARAMETERS = 2
 _STEPS = 4
 """Of optimizers of one class that are looked at: there may be several of them."""
 
@@ -70,8 +70,8 @@ def by_line(
     averages: Callable[[Run, int], pd.DataFrame],
     says: Callable[[str, pd.DataFrame], dict[str, Any] | None],
 ) -> list[Finding]:
-    """Returns what is wrong with the averages of each rank and line. `says` gets " at file.py:12" or
-    nothing; None: there is nothing wrong."""
+    """Returns what is wrong with the averages of each rank and line. `says` gets " at file.py:12"
+    or nothing; None: there is nothing wrong."""
     need_steps(run)
     need_accesses(run)
     found = []
@@ -131,7 +131,7 @@ def _same_twice(shapes: str) -> bool:
 def _of_itself(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
     names = list(own["name_of"].drop_duplicates())
     steps = own["step"].nunique()
-    if steps < _MIN_OF_ITSELF or len(names) < MIN_PARAMETERS:
+    if steps < _MIN_OF_ITSELF or len(names) < _MIN_PARAMETERS:
         return None
     return {
         "kind": "shared_parameter",
@@ -162,7 +162,7 @@ def _in_place(run: Run, rank: int) -> pd.DataFrame:
 
 
 def _rounded_away(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
-    if own["step"].nunique() < MIN_STEPS or len(own) < MIN_PARAMETERS * own["step"].nunique():
+    if own["step"].nunique() < _MIN_STEPS or len(own) < _MIN_PARAMETERS * own["step"].nunique():
         return None
     share, dtype = float(own["share"].iloc[0]), str(own["dtypes"].iloc[0]).partition(" ")[0]
     return {
@@ -295,7 +295,7 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
 
 
 def _reversed(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
-    if own["step"].nunique() < MIN_STEPS or own["written"].nunique() < MIN_PARAMETERS:
+    if own["step"].nunique() < _MIN_STEPS or own["written"].nunique() < _MIN_PARAMETERS:
         return None
     first = own.iloc[0]
     share = float(first["value"])
@@ -333,11 +333,19 @@ def _phases_of_steps(run: Run, rank: int) -> pd.DataFrame:
     return to_frame(phases.filter(pa.array(having(phases["name"], _STEP.fullmatch)))).dropna()
 
 
-def _swapped(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
-    several = own["storage"].nunique() >= MIN_PARAMETERS and own["value"].nunique() == 1
-    if own["step"].nunique() < MIN_STEPS or not several:
+def steady_share(own: pd.DataFrame) -> float | None:
+    """Returns the share of several parameters that averages of a line take, the same in all of
+    _MIN_STEPS steps or more; None: it changes, or they are of one parameter."""
+    several = own["storage"].nunique() >= _MIN_PARAMETERS and own["value"].nunique() == 1
+    if own["step"].nunique() < _MIN_STEPS or not several:
         return None
-    share = float(own["value"].iloc[0])
+    return float(own["value"].iloc[0])
+
+
+def _swapped(at: str, own: pd.DataFrame) -> dict[str, Any] | None:
+    share = steady_share(own)
+    if share is None:
+        return None
     return {
         "kind": "wrong_average",
         "confidence": "likely",
