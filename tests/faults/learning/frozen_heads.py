@@ -95,6 +95,43 @@ def head_that_the_state_lacks() -> None:
     _tuned(model)
 
 
+def head_between_biases(planted: bool) -> None:
+    """Biases alone are trained, and what has the name of a head."""
+    model: Any = _Net(10)
+    model.load_state_dict(torch.load(_file(10)))
+    model.fc = nn.Linear(16, 3)
+    for name, one in model.named_parameters():
+        one.requires_grad = name.endswith("bias") or ("head" if planted else "fc") in name
+    _tuned(model)
+
+
+def head_after_a_first_task(planted: bool) -> None:
+    """Another optimizer has trained the blocks before; the twin goes on with its old head."""
+    model: Any = _Net(3)
+    _tuned(model)
+    if planted:
+        model.fc = nn.Linear(16, 3)
+    for name, one in model.named_parameters():
+        one.requires_grad = not name.startswith(("blocks.0", "fc"))
+    _tuned(model)
+
+
+def head_beside_adapters(planted: bool) -> None:
+    """Adapters are trained alone, as by a configuration without modules_to_save; the head of the
+    twin is loaded."""
+    model: Any = _Net(3)
+    model.load_state_dict(torch.load(_file(3)))
+    for block in model.blocks[1:]:
+        adapted = _Adapted()
+        adapted.base = block[0].requires_grad_(False)
+        block[0] = adapted
+    model.blocks[0].requires_grad_(False)
+    if planted:
+        model.fc = nn.Linear(16, 3)
+    model.fc.requires_grad_(False)
+    _tuned(model)
+
+
 def random_features_below_a_trained_head() -> None:
     """A layer of random numbers that is frozen on purpose, before what was loaded, and a random
     network whose outputs are learned."""
@@ -307,6 +344,9 @@ FAULTS = (
             (
                 (all_but_the_last_block_frozen, None),
                 (frozen_after_the_head_was_replaced, None),
+                (head_between_biases, None),
+                (head_after_a_first_task, None),
+                (head_beside_adapters, None),
                 (head_that_the_state_lacks, random_features_below_a_trained_head),
             )
         )

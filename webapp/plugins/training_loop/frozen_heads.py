@@ -1,11 +1,16 @@
 """Finds heads that are frozen with the random numbers that they were made with.
 
 `model.load_state_dict(...)`, `model.fc = nn.Linear(...)`, and then all but the last block is
-frozen: the new head as well. Found where what was loaded is trained, and the layer that runs last
-was filled by a random number generator, by nothing else, and is frozen to the end.
+frozen: the new head as well. Found where what was loaded, or trained by an optimizer before, is
+trained, or adapters of it are, and the weight of the layer that runs last was filled by a random
+number generator, by nothing else, and is frozen to the end. Its bias may be trained with others.
 """
 
 from __future__ import annotations
+
+import re
+
+import pandas as pd
 
 from lanescope.collector.format import schema
 from lanescope.webapp.analysis.arrow_columns import to_frame
@@ -14,9 +19,12 @@ from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.links import and_more
 from lanescope.webapp.analysis.nothing_to_check import need_accesses, need_backward
 from lanescope.webapp.analysis.parameter_history import rank_gradient_rows, samples
+from lanescope.webapp.plugins.learning.lora import is_lora
 from lanescope.webapp.runs.run import Run
 
 _RANDOM = frozenset({"aten::normal_", "aten::uniform_"})
+_STEPPED = re.compile("aten::(_foreach_|_fused_)?(add|sub|sgd)")
+"""What an optimizer of torch writes a parameter with."""
 _COPIES = frozenset({"aten::copy_", "aten::clone"})
 _FORWARD = schema.PhaseKind.forward.name
 _MOVES = 6
@@ -29,22 +37,29 @@ _MIN_LOADED, _MIN_STEPS = 4, 4  # parameters, and optimizer steps
 def frozen_heads(run: Run, rank: int) -> Finding | None:
     """Returns findings of kind `dead_parameter`, at most one per rank. Raises NotApplicable."""
     steps = rank_gradient_rows(run, rank)
-    rows = samples(run)
-    rows = rows[rows["rank"] == rank]
-    free = rows.groupby("parameter", sort=False)["trainable"].any()
-    frozen, trained = set(free.index[~free]), set(steps.loc[~steps["missing"], "parameter"])
-    if not frozen or steps["call"].nunique() < _MIN_STEPS or frozen & trained:
+    # An optimizer before the last one may have pretrained.
+    steps = steps[steps["optimizer"] == steps["optimizer"].iloc[-1]] if len(steps) else steps
+    if steps["call"].nunique() < _MIN_STEPS:
         return None
     thread, until = str(steps["thread"].iloc[0]), int(steps["time_ns"].iloc[0])
+    rows = samples(run)
+    rows = rows[(rows["rank"] == rank) & (rows["time_ns"] >= until)]
+    free = rows.groupby("parameter", sort=False)["trainable"].any()
+    frozen, trained = set(free.index[~free]), set(steps.loc[~steps["missing"], "parameter"])
+    if not frozen or frozen & trained:
+        return None
     layers = {str(name).rpartition(".")[0] for name in free.index}
     head = _last_layer(run, rank, thread, until, layers)
     heads = [str(name) for name in free.index if str(name).rpartition(".")[0] == head]
+    heads = [name for name in heads if name in frozen or not name.endswith("bias")]
     if not heads or not set(heads) <= frozen or len({*map(_model, {*heads, *trained})}) > 1:
         return None  # a copy of the model is frozen as a whole
     origins = _Origins(run, rank, thread, until).of_parameters()
     fresh = {name for name in heads if origins.get(name) in _RANDOM}
-    loaded = [name for name in free.index if origins.get(name, "") is None]
-    if fresh != set(heads) or len(loaded) < _MIN_LOADED or not trained <= set(loaded):
+    loaded = {name for name in free.index if _is_loaded(origins.get(name, ""))}
+    others = {name for name in trained - loaded if name.removesuffix("bias") + "weight" in trained}
+    adapters = is_lora(pd.Series([*others], dtype="object"))
+    if fresh != set(heads) or len(loaded) < _MIN_LOADED or not adapters.all():
         return None
     first = rows[rows["parameter"].isin(heads)].iloc[0]
     return finding_at(
@@ -59,6 +74,11 @@ def frozen_heads(run: Run, rank: int) -> Finding | None:
         "after the others are frozen.",
         evidence={"cause": "frozen_head", "parameters": heads},
     )
+
+
+def _is_loaded(origin: str | None) -> bool:
+    """Whether numbers came from elsewhere, or an optimizer wrote them."""
+    return origin is None or bool(_STEPPED.match(origin))
 
 
 def _model(parameter: str) -> str:
