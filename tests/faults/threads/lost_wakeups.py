@@ -6,11 +6,13 @@ from __future__ import annotations
 import multiprocessing
 import queue
 import threading
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tests.faults.base import ctrl_c_at_rest
+from tests.faults.base import Fault, ctrl_c_at_rest
 from tests.faults.threads.waiting import deadlocks, start, work
 
 
@@ -52,6 +54,23 @@ def queue_without_an_end_mark(planted: bool) -> None:
     ctrl_c_at_rest(signal="TERM")
     while (batch := batches.get()) is not None:
         batch + work()
+
+
+def queue_of_a_loader_that_ended(planted: bool) -> None:
+    """So with a loader per epoch, and Ctrl-C where nothing comes any more."""
+    ctrl_c_at_rest()
+    for _ in range(2):
+        batches: queue.Queue[Any] = queue.Queue(2)
+
+        def load(batches: queue.Queue[Any] = batches) -> None:
+            for _ in range(6):
+                batches.put(work())
+            if not planted:
+                batches.put(None)
+
+        start(load)
+        while (batch := batches.get()) is not None:
+            batch + work()
 
 
 def permits_that_are_too_few(planted: bool) -> None:
@@ -141,16 +160,89 @@ def weights_sent_to_a_process_that_reports(planted: bool) -> None:
     process.join()
 
 
-FAULTS = deadlocks(
-    "a pipe that both ends fill",
-    both_ends_send_first,
-    all_sent_before_any_is_read,
-    weights_sent_to_a_process_that_reports,
-    says="waits for another process",
-) + deadlocks(
-    "a thread that brought something and has ended",
-    notified_before_the_wait,
-    queue_without_an_end_mark,
-    permits_that_are_too_few,
-    says="which brought it before, has ended",
+# items that another thread takes -----------------------------------------------------------------
+
+
+def _takers(take: Callable[[threading.Condition, list[Any]], Any]) -> None:
+    """Two threads, which each item wakes both."""
+    condition, items = threading.Condition(), list[Any]()
+
+    def run() -> None:
+        with condition:
+            item = take(condition, items)
+        item + work()
+
+    threads = [start(run) for _ in range(2)]
+    for _ in range(2):
+        time.sleep(0.3)  # until those that are left wait
+        with condition:
+            items.append(work())
+            condition.notify_all()
+    for thread in threads:
+        thread.join()
+
+
+def item_that_the_other_thread_took(planted: bool) -> None:
+    """It looks once before it waits; the twin looks again."""
+
+    def take(condition: threading.Condition, items: list[Any]) -> Any:
+        if not items:
+            condition.wait()
+        while not (planted or items):
+            condition.wait()
+        return items.pop(0)
+
+    _takers(take)
+
+
+def wait_without_a_look(planted: bool) -> None:
+    """It waits, whatever is there; the twin gives a predicate."""
+
+    def take(condition: threading.Condition, items: list[Any]) -> Any:
+        if planted:
+            condition.wait()
+        else:
+            condition.wait_for(lambda: items)
+        return items.pop()
+
+    _takers(take)
+
+
+def wait_for_a_while(planted: bool) -> None:
+    """It waits for some time at most, and takes then; the twin looks what the wait returned."""
+
+    def take(condition: threading.Condition, items: list[Any]) -> Any:
+        condition.wait(timeout=30)
+        return items.pop() if planted or items else torch.zeros(())
+
+    _takers(take)
+
+
+FAULTS = (
+    deadlocks(
+        "a pipe that both ends fill",
+        both_ends_send_first,
+        all_sent_before_any_is_read,
+        weights_sent_to_a_process_that_reports,
+        says="waits for another process",
+    )
+    + deadlocks(
+        "a thread that brought something and has ended",
+        notified_before_the_wait,
+        queue_without_an_end_mark,
+        queue_of_a_loader_that_ended,
+        permits_that_are_too_few,
+        says="which brought it before, has ended",
+    )
+    + tuple(
+        Fault(
+            "an item that another thread took",
+            "waiting",
+            ("lost_error",),
+            form,
+            says="another thread had taken",
+            slow=form is not item_that_the_other_thread_took,
+        )
+        for form in (item_that_the_other_thread_took, wait_without_a_look, wait_for_a_while)
+    )
 )

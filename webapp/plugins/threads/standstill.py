@@ -12,9 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lanescope.collector.format import schema
 from lanescope.collector.format.names import FORKED_LOCK, UNREAD_OUTPUT
 from lanescope.webapp.analysis.findings import Finding, Severity
@@ -34,6 +31,7 @@ from lanescope.webapp.analysis.stack_frames import (
     own_place,
     short_place,
 )
+from lanescope.webapp.plugins.threads.ended_bringers import ended_bringer
 from lanescope.webapp.plugins.threads.endless import A_READER, READ_FIRST, feeding, in_pool
 from lanescope.webapp.runs.run import Run
 
@@ -116,7 +114,7 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
         return []
     raised = raised_beside(run, rank)
     names = {t.thread: t.name for t in run.threads_of(rank)}
-    left_by = (_gone(run, rank, row["thread"], names) for row in rows * closed)
+    left_by = (ended_bringer(run, rank, row, names) for row in rows * closed)
     gone = next(filter(None, left_by), "")
     waits = len(rows) > 1 or _blocks_loop(run, rank, rows)
     if severity == "info" and closed and (raised or gone or waits):
@@ -131,6 +129,8 @@ def standstill(run: Run, rank: int, left: Mapping[str, str]) -> list[Finding]:
     task = failed_task(run, rank) if loop and not raised else ""
     if task:
         advice = _AWAIT
+    elif gone and waiting[0]["waits_for"] == "an item of a queue":
+        advice = "Let it put an end mark as it ends, in a finally, and end the loop at that mark."
     more = dead + (raised or gone) + task + "; Ctrl-C ended it" * interrupted
     return [_finding(run, rank, severity, since, waiting, more, advice, rows[0]["duration_ns"])]
 
@@ -222,27 +222,6 @@ def _closed(
         row["waiting"] in brought or row["waiting"].startswith("a lock that ")
         for row in (*rows, *(one for one in children if one["waiting"] not in put))
     )
-
-
-_BRINGS = pa.array([kind.name for kind in {*schema.PUBLISHING, schema.SyncKind.queue_room}])
-"""Kinds of events that wake a thread which waits for the same object."""
-
-
-def _gone(run: Run, rank: int, thread: str, names: Mapping[str, str]) -> str:
-    """Says which thread brought what a thread waits for, and has ended; empty where one that
-    brought it before may still be there, or none did."""
-    rows = run.events("sync", rank, columns=["thread", "kind", "object", "duration_ns"])
-    threads, kinds = (rows[name].cast(pa.string()) for name in ("thread", "kind"))
-    unfinished = pc.and_(pc.is_null(rows["duration_ns"]), pc.equal(threads, thread))
-    waited = rows.filter(unfinished)["object"].to_pylist()
-    if not waited or waited[-1] is None:
-        return ""
-    same = pc.and_(pc.equal(rows["object"], waited[-1]), pc.is_in(kinds, _BRINGS))
-    brought = threads.filter(pc.and_(same, pc.not_equal(threads, thread))).to_pylist()
-    ended = threads.filter(pc.equal(kinds, schema.SyncKind.thread_end.name)).to_pylist()
-    if not brought or not {*brought} <= {*ended}:
-        return ""
-    return f"; {names.get(brought[-1], brought[-1])}, which brought it before, has ended"
 
 
 def _died(run: Run, pid: int, rows: list[dict[str, Any]]) -> str:
