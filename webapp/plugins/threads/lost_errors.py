@@ -209,7 +209,7 @@ def _finding(
 
 
 _TAKEN = re.compile("^(IndexError|KeyError|StopIteration|(queue.)?Empty)")
-"""Errors of a thread that takes what is not there."""
+"""Errors of a thread that takes an item from something empty."""
 
 
 def _waited_at(run: Run, rank: int, row: dict[str, Any]) -> str | None:

@@ -31,8 +31,8 @@ from lanescope.webapp.analysis.stack_frames import (
     own_place,
     short_place,
 )
-from lanescope.webapp.plugins.threads.ended_bringers import ended_bringer
 from lanescope.webapp.plugins.threads.endless import A_READER, READ_FIRST, feeding, in_pool
+from lanescope.webapp.plugins.threads.waiting import ended_bringer
 from lanescope.webapp.runs.run import Run
 
 _MAX_NAMED = 4

@@ -6,7 +6,7 @@ PLUGIN = Plugin(
     name="training_loop",
     area="Training loop",
     order=200,
-    depends=("data", "losses"),
+    depends=("data", "learning", "losses"),
     kinds=(
         Kind("growth", "memory.md#growth"),
         Kind("not_loaded", "learning.md#not_loaded"),

@@ -3,8 +3,8 @@
 With a decay of 0.9999 an average of 60 steps consists of the first weights, which are random, to
 99 %. Found where each step takes the same small share of the trained parameters, some steps call
 the model that holds the average, and _LEFT or more of its first weights are left at the last of
-these. What is called in most steps is a target or a teacher, not what is evaluated. Programs that
-load a file may begin with an average that is warm.
+these. A model that most steps call is a target or a teacher, not an average to be evaluated.
+Programs that load a file may begin with an average that is warm.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
 _LEFT = 0.5
-"""Of the first weights, in what is evaluated."""
+"""Of the first weights, in the model that is evaluated."""
 _LARGEST, _SMALLEST = 0.05, 1e-9
 """Shares of the newest parameters that a step takes."""
 _FIRST = 2

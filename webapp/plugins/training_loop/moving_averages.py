@@ -45,7 +45,7 @@ _STEPS = 4
 
 _SCALES = "aten::mul_"
 _ADDS, _BLENDS = "aten::add_", "aten::lerp_"
-LEAST = 0.81
+_LEAST = 0.81
 """Weight of the newest parameters. Optimizers that look ahead take 0.8; a decay that its warm-up of
 (1 + n) / (10 + n) overwrites leaves 9/11."""
 _ROUNDING = 1e-6
@@ -180,7 +180,9 @@ def swapped_average(run: Run) -> list[Finding]:
     return by_line(run, weighted_averages, _swapped)
 
 
-def weighted_averages(run: Run, rank: int, least: float = LEAST, most: float = 1.0) -> pd.DataFrame:
+def weighted_averages(
+    run: Run, rank: int, least: float = _LEAST, most: float = 1.0
+) -> pd.DataFrame:
     """Returns operators that take a share of `least` to `most` of a trained parameter, and the rest
     of another tensor: step, start_ns, thread, depth, stack, value, storage (of the parameter)."""
     ops = _weighing(run, rank, least)
@@ -218,7 +220,7 @@ def _written_back(run: Run, rank: int, ops: pd.DataFrame, trained: set[int]) -> 
     )
 
 
-def _weighing(run: Run, rank: int, least: float = LEAST) -> pd.DataFrame:
+def _weighing(run: Run, rank: int, least: float = _LEAST) -> pd.DataFrame:
     """Operators outside of optimizers and backward that weigh a tensor, some by `least` or more:
     step, start_ns, thread, depth, name, dtypes, stack, value."""
     factors = logged(run, rank, BLEND_FACTOR).rename(columns={"time_ns": "start_ns"})
@@ -260,7 +262,7 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
     a trained parameter: step, start_ns, thread, stack, value, read, written (both names)."""
     ops = _weighing(run, rank)
     none = ops.assign(read="", written="")[:0]
-    trained = trained_storages(run, rank) if (ops["value"] >= LEAST).any() else set()
+    trained = trained_storages(run, rank) if (ops["value"] >= _LEAST).any() else set()
     if not trained:
         return none
     names = run.events("storage", rank, columns=["storage", "name"]).to_pandas()
@@ -274,7 +276,7 @@ def _into_the_model(run: Run, rank: int) -> pd.DataFrame:
     for thread, own in ops.groupby("thread", sort=False, observed=True):
         mine = rows[rows["thread"] == thread]
         times, begins = mine["start_ns"].to_numpy(), own["start_ns"].to_numpy()
-        for place in (own["value"] >= LEAST).to_numpy().nonzero()[0]:
+        for place in (own["value"] >= _LEAST).to_numpy().nonzero()[0]:
             op, near = own.iloc[place], own.iloc[max(place - 1, 0) : place + 2]
             adds_up = (near["value"] + op["value"] - 1).abs() < _ROUNDING
             pair = near.loc[adds_up, "start_ns"].head(1)
