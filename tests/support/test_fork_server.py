@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.loop_names import SAMPLED_LINE
-from lanescope.collector.format.names import BATCH_STORAGE
+from lanescope.collector.format.loop_names import PROGRAM_FILE, SAMPLED_LINE
+from lanescope.collector.format.names import BATCH_STORAGE, OTHER_RANDOM_STATE
+from tests.support import fork_server
 from tests.support.processes import TEST_RUN, fork_program, output_of
 from tests.support.recording import Recorded, record_program, write_program
 
@@ -70,6 +71,8 @@ BY_CHANCE = {"callback_run", "future_get", "native"}
 """Kinds of events that a future that is done by then does not cause, and the kind of the threads of
 gloo's pool: one or several take the calls."""
 MEMORY = {"lanescope/rss", "lanescope/recorder_memory"}
+BY_START = (SAMPLED_LINE, f"{PROGRAM_FILE}{Path(fork_server.__file__)}:")
+DIFFERENT = (BATCH_STORAGE, OTHER_RANDOM_STATE)  # addresses; generators that nothing seeds
 """Series of bytes."""
 
 SLOW, SOAK = pytest.mark.slow, pytest.mark.soak
@@ -91,14 +94,14 @@ def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str
                 files = {str(row["file"]) for row in rows}
                 rows = [{"file": one} for one in files if one.startswith(str(folder))]
             if name == "value":
-                rows = [r for r in rows if not str(r["name"]).startswith(SAMPLED_LINE)]
+                rows = [r for r in rows if not str(r["name"]).startswith(BY_START)]
             if name == "thread":  # the launcher has some where it rests once its ranks have ended
                 rows = [row for row in rows if row["pid"] in of_ranks]
             for row in rows:
                 used.add(number := row.get("stack"))
                 row["stack"] = stacks.get(number)
                 series = str(row.get("name"))
-                if series in MEMORY or series.startswith(BATCH_STORAGE):  # an address
+                if series in MEMORY or series.startswith(DIFFERENT):
                     row["value"] = None
                 if row.get("kind") == "future_set":
                     row["step"] = None  # a thread of gloo sets it, maybe in the next step
@@ -253,7 +256,8 @@ def test_all_processes_of_a_test_run_share_a_server(tmp_path: Path) -> None:
     program = write_program(tmp_path, "import os; print(os.getppid())")
     code = f"""if True:
         from pathlib import Path
-        from tests.support.processes import TEST_RUN, fork_program, output_of
+        from tests.support import fork_server
+from tests.support.processes import TEST_RUN, fork_program, output_of
         print(fork_program(Path({str(program)!r})).stdout, end="")
     """
     run = {"PYTEST_XDIST_TESTRUNUID": TEST_RUN}
