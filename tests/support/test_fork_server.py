@@ -95,8 +95,8 @@ def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str
                 rows = [{"file": one} for one in files if one.startswith(str(folder))]
             if name == "value":
                 rows = [r for r in rows if not str(r["name"]).startswith(BY_START)]
-            if name == "thread":  # the launcher has some where it rests once its ranks have ended
-                rows = [row for row in rows if row["pid"] in of_ranks]
+            if name in ("sync", "thread"):  # of the launcher, where it rests as its ranks have ended
+                rows = [r for r in rows if int(r["thread"].partition("-")[0]) in of_ranks]
             for row in rows:
                 used.add(number := row.get("stack"))
                 row["stack"] = stacks.get(number)
