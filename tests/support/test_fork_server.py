@@ -14,6 +14,7 @@ import pytest
 from lanescope.collector.format import schema
 from lanescope.collector.format.loop_names import PROGRAM_FILE, SAMPLED_LINE
 from lanescope.collector.format.names import BATCH_STORAGE, OTHER_RANDOM_STATE
+from lanescope.webapp.runs.run import open_run
 from tests.support import fork_server
 from tests.support.processes import TEST_RUN, fork_program, output_of
 from tests.support.recording import Recorded, record_program, write_program
@@ -95,8 +96,13 @@ def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str
                 rows = [{"file": one} for one in files if one.startswith(str(folder))]
             if name == "value":
                 rows = [r for r in rows if not str(r["name"]).startswith(BY_START)]
-            if name in ("sync", "thread"):  # of the launcher, where it rests as its ranks have ended
-                rows = [r for r in rows if int(r["thread"].partition("-")[0]) in of_ranks]
+            # The launcher has some where it rests once its ranks have ended.
+            if name == "thread":
+                rows = [row for row in rows if row["pid"] in of_ranks]
+            if name == "sync":
+                every = open_run(recorded.run).events("sync", rank).to_pylist()
+                rows = [r for r in every if int(r["thread"].partition("-")[0]) in of_ranks]
+                rows = [r for r in rows if r["kind"] not in BY_CHANCE]
             for row in rows:
                 used.add(number := row.get("stack"))
                 row["stack"] = stacks.get(number)
@@ -256,8 +262,7 @@ def test_all_processes_of_a_test_run_share_a_server(tmp_path: Path) -> None:
     program = write_program(tmp_path, "import os; print(os.getppid())")
     code = f"""if True:
         from pathlib import Path
-        from tests.support import fork_server
-from tests.support.processes import TEST_RUN, fork_program, output_of
+        from tests.support.processes import TEST_RUN, fork_program, output_of
         print(fork_program(Path({str(program)!r})).stdout, end="")
     """
     run = {"PYTEST_XDIST_TESTRUNUID": TEST_RUN}
