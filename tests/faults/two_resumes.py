@@ -152,6 +152,74 @@ def no_noise(planted: bool) -> None:
     _dropping((lambda x: x) if planted else _noise, _drop)
 
 
+class _Scaled(nn.Module):
+    """Divides by running means; `kept`: they are part of the state."""
+
+    def __init__(self, kept: bool) -> None:
+        super().__init__()
+        for name in ("mean", "size"):
+            self.register_buffer(name, torch.ones(8), persistent=kept)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(x.mean(0), 0.1)
+                self.size.lerp_(x.abs().mean(0), 0.1)
+        return (x - self.mean) / self.size
+
+
+def _saved(kept: bool, state_of: Callable[[nn.Module], Any], *first: nn.Module) -> None:
+    """Trains, and goes on with a model that is built again."""
+
+    def model() -> nn.Module:
+        return nn.Sequential(*copy.deepcopy(first), _Scaled(kept), _net())
+
+    now = model()
+    _train(now, _momentum(now.parameters()), range(_RESUMED))
+    state = state_of(now)
+    now = model()
+    now.load_state_dict(state, strict=False)
+    _train(now, _momentum(now.parameters()), range(_RESUMED, _STEPS))
+
+
+def _all(model: nn.Module) -> Any:
+    return copy.deepcopy(model.state_dict())
+
+
+def _clones(model: nn.Module) -> Any:
+    return {name: one.clone() for name, one in model.state_dict().items()}
+
+
+def saved_means() -> None:
+    """The baseline of what follows."""
+    _saved(True, _all)
+
+
+def saved_means_behind_a_layer() -> None:
+    """So with a layer before them."""
+    _saved(True, _all, nn.Softsign())
+
+
+def cloned_means() -> None:
+    """So with tensors that are cloned one by one."""
+    _saved(True, _clones)
+
+
+def means_that_are_not_saved(planted: bool) -> None:
+    """Buffers that are not persistent."""
+    _saved(not planted, _all)
+
+
+def means_behind_a_layer_that_are_not_saved(planted: bool) -> None:
+    """So with a layer before them."""
+    _saved(not planted, _all, nn.Softsign())
+
+
+def means_that_are_not_cloned(planted: bool) -> None:
+    """So with tensors that are cloned one by one."""
+    _saved(not planted, _clones)
+
+
 FAULTS = (
     *two_run_faults(
         "a lost state of an optimizer",
@@ -166,5 +234,12 @@ FAULTS = (
         (last_block_keeps_all, two_drop),
         (first_block_keeps_all, two_drop),
         (no_noise, noise_and_drop),
+    ),
+    *two_run_faults(
+        "buffers that are not saved",
+        " times, in the baseline ",
+        (means_that_are_not_saved, saved_means),
+        (means_behind_a_layer_that_are_not_saved, saved_means_behind_a_layer),
+        (means_that_are_not_cloned, cloned_means),
     ),
 )

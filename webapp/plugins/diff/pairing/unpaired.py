@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -109,9 +109,25 @@ def own_calls(
     for which, own, other in (("run", now, was), ("baseline", was, now)):
         alone = (f"{key[0]} at {place}" for key in own for place in _more(own[key], other[key]))
         words += [f"the {which} alone calls {one}" for one in islice(alone, 1)]
+    words = words or [*islice(_other_counts(now, was), 1)]
     if not words or any(one.rpartition(" ")[2] in " ".join(said) for one in words):
         return []
     return [f"in step {int(step)} {units.printable(', and '.join(words))}"]
+
+
+_Places = defaultdict[tuple[str, str], Counter[str]]
+"""Operator and function -> line -> calls."""
+
+
+def _other_counts(now: _Places, was: _Places) -> Iterator[str]:
+    """Says which line of a function calls an operator more often or less often than its like in the
+    baseline, where the function has as many such lines there."""
+    for key, own in now.items():
+        pairs = [*zip(own.items(), was[key].items(), strict=False)]
+        apart = [one for one in pairs if one[0][1] != one[1][1]]
+        if len(own) == len(was[key]) and len(apart) == 1:
+            (place, calls), (_, before) = apart[0]
+            yield f"{place} calls {key[0]} {units.counted(calls, 'time')}, in the baseline {before}"
 
 
 def _more(own: Counter[str], other: Counter[str]) -> list[str]:
@@ -123,7 +139,7 @@ def _more(own: Counter[str], other: Counter[str]) -> list[str]:
 
 def _places(
     run: Run, rank: int, step: int, names: set[str]
-) -> defaultdict[tuple[str, str], Counter[str]]:
+) -> _Places:
     """Returns how often the lines of a function call an operator, by both names, as outermost ones
     of a step and outside of optimizers; in the order of their first calls."""
     columns = ["start_ns", "name", "depth", "step", "stack", "phase"]
