@@ -215,13 +215,14 @@ PLUGIN = Plugin(
             "steps fail",
         ),
         Question(
-            "Updates of parameters that nothing reads",
-            "dropped_updates:dropped_updates",
+            "Updates of parameters and results that nothing reads",
+            "discarded_results:unread_results",
             ("dead_parameter",),
             order=155,
             native=True,
-            needs="level access; 5 steps with operators on parameters outside of an optimizer",
-            misses="updates of a single parameter; results that are read without torch",
+            needs="level access; 5 training steps",
+            misses="updates of a single parameter; results that are read without torch, are views, "
+            "or that a module of the program's own returns",
         ),
         Question(
             "Evaluation in training mode",

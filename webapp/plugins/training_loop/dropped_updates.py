@@ -57,7 +57,7 @@ def _of_rank(run: Run, rank: int) -> list[Finding]:
         if ops["step"].nunique() < _MIN_STEPS:
             continue
         results = _results(run, rank, thread.thread, ops, parameters)
-        dropped = _unused(run, rank, results)
+        dropped = unused(run, rank, results)
         for stack, own in results.groupby("stack", sort=False):
             lost = own[own["start_ns"].isin(dropped)]
             last = set(own.groupby(["step", "of"])["start_ns"].max())
@@ -111,8 +111,9 @@ def _results(
     return ops.join(extra, how="inner")
 
 
-def _unused(run: Run, rank: int, results: pd.DataFrame) -> set[int]:
-    """Starts of the operators whose result no other one reads or writes."""
+def unused(run: Run, rank: int, results: pd.DataFrame) -> set[int]:
+    """Returns starts of the operators whose result no other one reads or writes. `results`: with
+    `storage`, start_ns and end_ns."""
     rows = accesses_among(run, rank, "storage", results["storage"], _ACCESS)
     used, born = (_times(rows[rows["birth"] == is_birth]) for is_birth in (False, True))
     return {

@@ -137,9 +137,7 @@ def _more(own: Counter[str], other: Counter[str]) -> list[str]:
     return [one for one, calls in own.items() if calls not in known and len(own) > len(other)]
 
 
-def _places(
-    run: Run, rank: int, step: int, names: set[str]
-) -> _Places:
+def _places(run: Run, rank: int, step: int, names: set[str]) -> _Places:
     """Returns how often the lines of a function call an operator, by both names, as outermost ones
     of a step and outside of optimizers; in the order of their first calls."""
     columns = ["start_ns", "name", "depth", "step", "stack", "phase"]
