@@ -118,7 +118,7 @@ class ReadFiles:
                 self._unwritten.append((f"{READ_FILE}{os.path.abspath(name)}", content))
 
     def stepping(self, *_: Any) -> None:
-        """Writes what is known of files before a step. Written at once it would be the first event
+        """Writes the hashes of files before a step. Written at once it would be the first event
         of a process that only reads, or a sign of life of one that hangs: the recorder reads too.
         """
         known, self._unwritten = self._unwritten, []
