@@ -31,7 +31,7 @@ from lanescope.webapp.plugins.training_loop.moving_averages import (
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 
-_LEFT = 0.5
+_LEFT = 0.9
 """Of the first weights, in the model that is evaluated."""
 _LARGEST, _SMALLEST = 0.05, 1e-9
 """Shares of the newest parameters that a step takes."""
