@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import importlib.util
-from typing import Any
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -57,8 +61,46 @@ class _Refusal(click.ClickException):
         click.echo(f"lanescope: {printable(self.format_message())}", file=file, err=file is None)
 
 
+class _Output:
+    """Standard output whose reader may go, as `head` does: later text is dropped, and the exit
+    status stays the command's answer."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Writes a text."""
+        self._try(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        """Hands on what is buffered."""
+        self._try(self._stream.flush)
+
+    def _try(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except BrokenPipeError:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())  # also for what is still buffered
+            os.close(nowhere)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Commands(click.Group):
     """A group that knows its commands by entry point and imports the one that is called."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Runs the command with an output whose reader may go."""
+        output = sys.stdout
+        if output is None:  # closed
+            return super().main(*args, **options)
+        with contextlib.redirect_stdout(cast("TextIO", _Output(output))):
+            try:
+                return super().main(*args, **options)
+            finally:
+                sys.stdout.flush()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns names of the commands that are installed."""
