@@ -73,16 +73,16 @@ class _Output:
         self._try(lambda: self._stream.write(text))
 
     def flush(self) -> None:
-        """Hands on what is buffered."""
+        """Passes buffered text on."""
         self._try(self._stream.flush)
 
     def _try(self, do: Callable[[], object]) -> None:
         try:
             do()
         except BrokenPipeError:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())  # also for what is still buffered
-            os.close(nowhere)
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self._stream.fileno())  # buffered text goes there as well
+            os.close(devnull)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -12,6 +12,9 @@ _WIDE = 240
 _PADDING = 2
 """Characters between two columns."""
 
+_MAX_WORD = 16
+"""Characters of a word that are to stay together; longer ones may be folded."""
+
 
 def output_console() -> Console:
     """Returns the console of standard output. Long lines are the terminal's to wrap."""
@@ -39,10 +42,10 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def _least_width(table: Table) -> int:
-    """Width without which a word, or a cell of a column that does not wrap, would be cut."""
+    """Width without which words would be broken, or cells of columns that do not wrap cut."""
     found = 0
     for column in table.columns:
         texts = [str(cell) for cell in (column.header, *column.cells)]
-        pieces = texts if column.no_wrap else [word for text in texts for word in text.split()]
-        found += max(map(len, pieces), default=0) + _PADDING
+        words = (min(len(word), _MAX_WORD) for text in texts for word in text.split())
+        found += max(map(len, texts) if column.no_wrap else words, default=0) + _PADDING
     return found
