@@ -158,7 +158,9 @@ def _how(process: Process) -> tuple[str, str]:
     name = process["ended"].removeprefix("signal ")
     if name.startswith("SIG"):
         return f"was ended by {name}", f"were ended by {name}"
-    if process.get("gone"):
+    if process["ended"] == "abort":
+        return "was ended by --on-hang abort", "were ended by --on-hang abort"
+    if process.get("gone") and not process["ended"]:
         return "was killed, or left by os._exit", "were killed, or left by os._exit"
     return (
         "did not close its log (still running, or it died)",
