@@ -51,7 +51,7 @@ def test_an_adapter_names_the_line_where_its_gradient_ends(tmp_path: Path) -> No
 
 
 def test_an_adapter_that_is_frozen_later_names_the_step(tmp_path: Path) -> None:
-    """Step 6 is none of those at which parameters are sampled."""
+    """Parameters are not sampled at step 6."""
     late = PROGRAM.replace("for _ in range(12):", "for step in range(12):")
     late = late.replace("x = checkpoint(block, x, use_reentrant=True)", "x = block(x)")
     late += """    if step == 5:
