@@ -34,6 +34,9 @@ _PARAMETRIZED = re.compile(r"(^|\.)parametrizations\.[^.]+$")
 UNNAMED = re.compile(r"optimizer(\d+)\.parameter(\d+)")
 """A parameter of no module that was called, by its place in its optimizer."""
 
+HEALTHY_NORMS = (1e-3, 1e1)
+"""Norms of a gradient that are usual."""
+
 _KNOWN: WeakKeyDictionary[Run, pd.DataFrame] = WeakKeyDictionary()
 
 

@@ -1,9 +1,9 @@
 """Records module paths and forward phases, from the calls of all modules.
 
 Paths are those of `named_modules()` of the outermost module without wrappers (DDP, compile, ...),
-so that runs with and without them compare. The first model's paths have no prefix; those of further
-models begin with the class, numbered where it repeats. The same applies to single layers that are
-called on their own.
+so that runs with and without them compare. So are those of a part that is called on its own, where
+one model holds it. The first model's paths have no prefix; those of further models begin with the
+class, numbered where it repeats. The same applies to single layers of no model.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext
 from ..not_compiled import run_as_it_is
 from ..patches import hooks_in_place
+from .holders import Holders
 
 WRAPPED = {
     "AveragedModel": "module",
@@ -50,10 +51,12 @@ class Modules:
         self._recorder = recorder
         self.calls = recorder.store.module_calls()
         # By id: look-up in a weak dictionary would cost more than the rest of a call.
-        self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], int]] = {}
+        # The text of the path, and the prefix of names inside.
+        self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], int, str]] = {}
         self._prefixes: weakref.WeakKeyDictionary[torch.nn.Module, str] = (
             weakref.WeakKeyDictionary()
         )
+        self.holders = Holders()
         self._models: list[str] = []  # classes of the models seen, in order
         self._layers: list[str] = []  # classes of single layers called on their own
         self._unregistered: list[str] = []  # classes of modules that their model does not know
@@ -139,7 +142,8 @@ class Modules:
 
     def prefix(self, model: torch.nn.Module) -> str:
         """Returns what names of parameters of an outermost module begin with, before the path."""
-        return self._prefixes.get(model, "")
+        known = self._paths.get(id(model))
+        return known[2] if known is not None and known[0]() is model else ""
 
     def refresh(self) -> None:
         """Names parameters again: some may have been replaced or added."""
@@ -152,20 +156,20 @@ class Modules:
             if isinstance(module, torch.fx.GraphModule):  # a compiled region of its caller
                 return recorder.thread().module
             return self._name_late(module)
-        prefix = self._prefix(module)
-        self._prefixes[module] = prefix
-        self._name_tree(module, prefix)
+        root = self.holders.outermost(module) if _trainable(module) else module
+        prefix = self._prefixes[root] if root in self._prefixes else self._prefix(root)
+        self._prefixes[root] = prefix
+        self._name_tree(root, prefix)
         if not recorder.process.get("modules_root"):
-            recorder.describe(modules_root=own_class(unwrap(module)).__qualname__)
+            recorder.describe(modules_root=own_class(unwrap(root)).__qualname__)
         if self.named is not None:
-            self.named(module, prefix)
+            self.named(module, self.prefix(module))
         return self._paths[id(module)][1]
 
     def _name_late(self, module: torch.nn.Module) -> int:
         """Names a module that was made after its model, or that it keeps in a plain list."""
         name = own_class(module).__name__
-        trainable = bool(module._parameters or module._modules)
-        if not trainable or self._searches >= _MAX_SEARCHES:
+        if not _trainable(module) or self._searches >= _MAX_SEARCHES:
             return self._put(module, name)
         self._searches += 1
         self.refresh()
@@ -178,7 +182,7 @@ class Modules:
 
     def _prefix(self, root: torch.nn.Module) -> str:
         model = unwrap(root)
-        if not model._modules and not model._parameters:
+        if not _trainable(model):
             return ""  # a loss or an activation called on its own does not count as a model
         # Layers of a model that is never called itself do not count as models.
         seen = self._models if model._modules else self._layers
@@ -194,9 +198,9 @@ class Modules:
         top = prefix.rstrip(".") or own_class(unwrap(root)).__name__
         for path, module in clean_paths(root):
             known = self._paths.get(id(module))
-            if known is None or known[0]() is not module:
-                self._put(module, prefix + path if path else top)
             inside = f"{prefix}{path}." if path else prefix
+            if known is None or known[0]() is not module:
+                self._put(module, prefix + path if path else top, inside)
             for name, parameter in module._parameters.items():
                 if parameter is not None and self.parameter_name(parameter) is None:
                     self._parameters[id(parameter)] = (weakref.ref(parameter), inside + name)
@@ -213,11 +217,11 @@ class Modules:
                 RecordKind.STORAGE, name=self._recorder.intern(name), aux=0, extra=address
             )
 
-    def _put(self, module: torch.nn.Module, path: str) -> int:
+    def _put(self, module: torch.nn.Module, path: str, inside: str = "") -> int:
         recorder = self._recorder
         text = recorder.intern(path)
         key = id(module)
-        self._paths[key] = (weakref.ref(module, lambda gone: self._forget(key, gone)), text)
+        self._paths[key] = (weakref.ref(module, lambda gone: self._forget(key, gone)), text, inside)
         kind = own_class(module)
         recorder.keep(
             RecordKind.MODULE,
@@ -233,6 +237,11 @@ class Modules:
             self._paths.pop(key, None)
             if self.calls is not None:
                 self.calls.gone()
+
+
+def _trainable(module: torch.nn.Module) -> bool:
+    """Returns whether a module has parameters, or parts that may."""
+    return bool(module._parameters or module._modules)
 
 
 def _numbered(name: str, before: int) -> str:
@@ -355,6 +364,8 @@ def _hook(context: HookContext) -> None:
             modules.leave(module, output)
 
     if hooks_in_place():
+        for made in ("__init__", "__setstate__"):  # also of copies, and as pickle makes them
+            patches.ends(torch.nn.Module, made, modules.holders.made, self_alone=True)
         lost = "calls of modules"
         patches.ends(
             torch.nn.Module, "_call_impl", enter, leave, raised, self_alone=True, lost=lost

@@ -255,7 +255,9 @@ def test_limits_of_a_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(read(log_of(tmp_path), *places) or ()) == 21
 
 
-def test_rank_0_keeps_short_files_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_0_keeps_short_files_as_a_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "a.py"
     file.write_text("".join(f"a = {i:04}\n" for i in range(100)))
     lines = read(log_of(tmp_path), (file, 50)) or {}

@@ -17,8 +17,6 @@ import pyarrow.compute as pc
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
 from lanescope.webapp.runs.run import Run
 
-HEALTHY = (1e-3, 1e1)
-"""Norms of a layer's gradient that are usual, as the heat map and the depth profile mark them."""
 DECAY = 0.7
 """From one layer to the one before it; where norms fall faster, the first layers learn nothing."""
 

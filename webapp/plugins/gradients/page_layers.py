@@ -14,12 +14,11 @@ from dash import Dash, Input, Output, dcc, html
 from dash.development.base_component import Component
 
 from lanescope.webapp.analysis.links import backward_link
-from lanescope.webapp.analysis.parameter_history import gradient_rows
+from lanescope.webapp.analysis.parameter_history import HEALTHY_NORMS, gradient_rows
 from lanescope.webapp.plugins.gradients import charts as gradient_charts
 from lanescope.webapp.plugins.gradients import charts_heat, charts_layers, ids
 from lanescope.webapp.plugins.gradients.layer_map import (
     DECAY,
-    HEALTHY,
     LAYER_MEASURES,
     SAMPLED,
     depths,
@@ -257,7 +256,7 @@ def depth_figure(
         lines,
         LAYER_MEASURES[measure][1],
         theme,
-        HEALTHY if measure == "gradient" else None,
+        HEALTHY_NORMS if measure == "gradient" else None,
         DECAY if measure == "gradient" else None,
     )
 
@@ -292,7 +291,7 @@ def chosen_layer(
         step = _at_or_before(table, int(column))
     else:
         layer, step = str(table.index[0]), int(table.columns[-1])
-    band = HEALTHY if measure == "gradient" else None
+    band = HEALTHY_NORMS if measure == "gradient" else None
     curves = {}
     for other in [rank, *[one for one in ranks_with_gradients(context.run) if one != rank]][
         :_MAX_RANKS

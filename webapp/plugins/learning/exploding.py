@@ -3,9 +3,9 @@
 - a gradient holds NaN or Inf at a step that was taken (`zero_eps`: what its optimizer divides by
   was rounded to 0); or
 - the whole norm (before clipping, where it is clipped) is EXPLODED times the largest of the first
-  FIRST_STEPS steps, for EXPLODED_STEPS in a row. Information where it is not ABRUPT times the
-  median of the BEFORE_STEPS steps before: a likelihood that learns its scale divides by ever
-  less; or
+  FIRST_STEPS steps and above a usual one, for EXPLODED_STEPS in a row: a loss that leaves a
+  plateau has hardly any gradient before. Information where it is not ABRUPT times the median of
+  the BEFORE_STEPS steps before: a likelihood that learns its scale divides by ever less; or
 - it is too large from the first steps on (`_high`).
 """
 
@@ -25,6 +25,7 @@ from lanescope.webapp.analysis.findings import Finding, Severity, finding_at
 from lanescope.webapp.analysis.links import and_more, step_link
 from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import (
+    HEALTHY_NORMS,
     last_logged,
     logged,
     rank_gradient_rows,
@@ -168,8 +169,9 @@ def _too_large_before(run: Run, rank: int, rows: pd.DataFrame) -> str | None:
 def _growing(run: Run, rank: int, rows: pd.DataFrame, series: pd.Series) -> Finding | None:
     if len(series) < FIRST_STEPS + EXPLODED_STEPS:
         return None
-    limit = EXPLODED * float(series.iloc[:FIRST_STEPS].max())
-    if not 0 < limit < np.inf:
+    first = float(series.iloc[:FIRST_STEPS].max())
+    limit = max(EXPLODED * first, HEALTHY_NORMS[1])
+    if not 0 < first < np.inf:
         return None
     norms = series.to_numpy()
     found = [one for one in streaks(norms > limit) if one[1] - one[0] >= EXPLODED_STEPS]
@@ -177,7 +179,7 @@ def _growing(run: Run, rank: int, rows: pd.DataFrame, series: pd.Series) -> Find
     for low, high in (abrupt or found)[:1]:
         step, norm = int(series.index[low]), float(norms[low:high].max())
         at = _largest(rows, step)
-        times = f"{units.number(norm / limit * EXPLODED)} times the largest of the first "
+        times = f"{units.number(norm / first)} times the largest of the first "
         times += f"{FIRST_STEPS} steps, most of it in {at['parameter']}. "
         return _exploding(
             run,

@@ -154,10 +154,22 @@ def scale_is_learned() -> None:
     optimizers = [torch.optim.Adam(one, lr=0.05) for one in (model.parameters(), [scale])]
     for _ in range(110):
         error = (model(x + 0.03 * torch.randn_like(x)) - target) / scale.exp()
-        (0.5 * error.square() + scale).mean().backward()
+        (0.5 * error.square() + scale).sum().backward()
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+
+
+@program
+def leaves_a_plateau() -> None:
+    """Small matrices in a row, which get hardly any gradient until the first of them have grown."""
+    matrices = [nn.Parameter(0.02 * torch.randn(8, 8)) for _ in range(3)]
+    optimizer, x = torch.optim.SGD(matrices, lr=0.2), torch.randn(32, 8)
+    target = x @ torch.randn(8, 8)
+    for _ in range(80):
+        (torch.linalg.multi_dot([x, *matrices]) - target).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 @program
