@@ -67,6 +67,7 @@ class _Output:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+        self._failed = ""  # other than for a reader that went
 
     def write(self, text: str) -> None:
         """Writes a text."""
@@ -79,10 +80,14 @@ class _Output:
     def _try(self, do: Callable[[], object]) -> None:
         try:
             do()
-        except BrokenPipeError:
+        except OSError as error:
             devnull = os.open(os.devnull, os.O_WRONLY)
             os.dup2(devnull, self._stream.fileno())  # buffered text goes there as well
             os.close(devnull)
+            if not isinstance(error, BrokenPipeError):
+                self._failed = f"the output cannot be written ({error.strerror}); send it elsewhere"
+        if self._failed:  # said again each time: click passes over what its first write raises
+            raise _Refusal(self._failed)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -100,7 +105,8 @@ class Commands(click.Group):
             try:
                 return super().main(*args, **options)
             finally:
-                sys.stdout.flush()
+                with contextlib.suppress(_Refusal):  # said before
+                    sys.stdout.flush()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns names of the commands that are installed."""

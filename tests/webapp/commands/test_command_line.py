@@ -159,6 +159,18 @@ def test_a_reader_that_goes_does_not_change_the_answer(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (called(command, run).exit_code, "")
 
 
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_an_output_that_cannot_be_written_is_a_sentence(tmp_path: Path, more: tuple[str]) -> None:
+    run = write_run(tmp_path / "run", steps=3)
+    command = [sys.executable, "-m", "lanescope", "info", str(run), *more]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "lanescope: the output cannot be written (No space left on device); send it elsewhere\n"
+    )
+
+
 def test_tables_lose_nothing_on_a_narrow_terminal() -> None:
     table = Table("rank", "where", box=None)
     table.columns[0].no_wrap = True
