@@ -62,7 +62,7 @@ def _of_rank(run: Run, rank: int) -> list[Finding]:
             if own["step"].nunique() < _MIN_STEPS or not _calls(called, str(name), own):
                 continue
             results = _results(run, rank, thread.thread, own)
-            # Memory may go to an operator that is left out; a hook may read what is returned.
+            # Memory may go to an operator that is left out; a hook may read a result.
             if len(unused(run, rank, results)) >= _MIN_SHARE * len(own):
                 first = own.iloc[0].copy()
                 first["thread"] = thread.thread
@@ -71,8 +71,8 @@ def _of_rank(run: Run, rank: int) -> list[Finding]:
 
 
 def _discarding(text: str) -> Iterator[tuple[int, str]]:
-    """Yields lines of statements that throw away what they compute, with the last name of what is
-    called ("relu" of F.relu(x), "self.relu" of self.relu(x)); empty: an operator such as +."""
+    """Yields lines of statements that throw away a result, with the last name of the function
+    that is called ("relu" of F.relu(x), "self.relu" of self.relu(x)); empty: an operator such as +."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
