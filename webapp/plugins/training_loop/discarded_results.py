@@ -72,7 +72,7 @@ def _of_rank(run: Run, rank: int) -> list[Finding]:
 
 def _discarding(text: str) -> Iterator[tuple[int, str]]:
     """Yields lines of statements that throw away a result, with the last name of the function
-    that is called ("relu" of F.relu(x), "self.relu" of self.relu(x)); empty: an operator such as +."""
+    that is called ("relu" of F.relu(x), "self.relu" of self.relu(x)); empty: an operator as +."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
