@@ -328,3 +328,17 @@ def test_nan_of_infinities_names_what_made_the_first(tmp_path: Path) -> None:
     (finding,) = not_finite(open_run(builder.write()))
     assert (finding.evidence["op"], finding.severity) == ("aten::sub", "error")
     assert "; the first infinity is that of aten::div. " in finding.title
+
+
+def test_nan_of_an_overflow_leads_to_the_operator_that_overflowed(tmp_path: Path) -> None:
+    program = """
+        import torch
+
+        scores = torch.tensor([1.0, 2.0])
+        scaled = (scores.half() * 60000 * 60000).float()
+        scaled - scaled
+    """
+    (finding,) = record_program(tmp_path, program, "--level", "numerics").findings("nan")
+    assert (finding.evidence["op"], finding.severity) == ("aten::mul", "error")
+    assert finding.where == "program.py:5"
+    assert "; aten::sub makes NaN values of them at program.py:6. " in finding.title
