@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from lanescope.collector.format import schema
-from lanescope.collector.format.loop_names import SAMPLED_LINE
-from lanescope.collector.format.names import BATCH_STORAGE
+from lanescope.collector.format.loop_names import PROGRAM_FILE, SAMPLED_LINE
+from lanescope.collector.format.names import BATCH_STORAGE, OTHER_RANDOM_STATE
+from lanescope.webapp.runs.run import open_run
+from tests.support import fork_server
 from tests.support.processes import TEST_RUN, fork_program, output_of
 from tests.support.recording import Recorded, record_program, write_program
 
@@ -70,6 +72,8 @@ BY_CHANCE = {"callback_run", "future_get", "native"}
 """Kinds of events that a future that is done by then does not cause, and the kind of the threads of
 gloo's pool: one or several take the calls."""
 MEMORY = {"lanescope/rss", "lanescope/recorder_memory"}
+BY_START = (SAMPLED_LINE, f"{PROGRAM_FILE}{Path(fork_server.__file__)}:")
+DIFFERENT = (BATCH_STORAGE, OTHER_RANDOM_STATE)  # addresses; generators that nothing seeds
 """Series of bytes."""
 
 SLOW, SOAK = pytest.mark.slow, pytest.mark.soak
@@ -91,14 +95,19 @@ def content(recorded: Recorded, folder: Path, ranks: int) -> dict[tuple[int, str
                 files = {str(row["file"]) for row in rows}
                 rows = [{"file": one} for one in files if one.startswith(str(folder))]
             if name == "value":
-                rows = [r for r in rows if not str(r["name"]).startswith(SAMPLED_LINE)]
-            if name == "thread":  # the launcher has some where it rests once its ranks have ended
+                rows = [r for r in rows if not str(r["name"]).startswith(BY_START)]
+            # The launcher has some where it rests once its ranks have ended.
+            if name == "thread":
                 rows = [row for row in rows if row["pid"] in of_ranks]
+            if name == "sync":
+                every = open_run(recorded.run).events("sync", rank).to_pylist()
+                rows = [r for r in every if int(r["thread"].partition("-")[0]) in of_ranks]
+                rows = [r for r in rows if r["kind"] not in BY_CHANCE]
             for row in rows:
                 used.add(number := row.get("stack"))
                 row["stack"] = stacks.get(number)
                 series = str(row.get("name"))
-                if series in MEMORY or series.startswith(BATCH_STORAGE):  # an address
+                if series in MEMORY or series.startswith(DIFFERENT):
                     row["value"] = None
                 if row.get("kind") == "future_set":
                     row["step"] = None  # a thread of gloo sets it, maybe in the next step

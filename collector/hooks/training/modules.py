@@ -51,7 +51,7 @@ class Modules:
         self._recorder = recorder
         self.calls = recorder.store.module_calls()
         # By id: look-up in a weak dictionary would cost more than the rest of a call.
-        # The text of the path, and what names of what is inside begin with.
+        # The text of the path, and the prefix of names inside.
         self._paths: dict[int, tuple[weakref.ref[torch.nn.Module], int, str]] = {}
         self._prefixes: weakref.WeakKeyDictionary[torch.nn.Module, str] = (
             weakref.WeakKeyDictionary()
@@ -364,7 +364,7 @@ def _hook(context: HookContext) -> None:
             modules.leave(module, output)
 
     if hooks_in_place():
-        for made in ("__init__", "__setstate__"):  # also of copies and of what is unpickled
+        for made in ("__init__", "__setstate__"):  # also of copies, and as pickle makes them
             patches.ends(torch.nn.Module, made, modules.holders.made, self_alone=True)
         lost = "calls of modules"
         patches.ends(

@@ -9,6 +9,7 @@ import io
 import os
 import re
 import stat
+import sys
 from pathlib import PurePath
 from typing import Any
 
@@ -83,7 +84,10 @@ _MAX_READ = 64
 _BLOCKS, _BLOCK = 8, 1 << 14
 """Parts of such a file that are read, evenly spaced, and their bytes: all of a small file."""
 
-_NOT_DATA = re.compile(rf"^/(dev|proc|sys|run|etc)/|[.](py|pyc|so)$|{INSTALLED_FILE.pattern}")
+_NOT_DATA = re.compile(
+    rf"^/(dev|proc|sys|run|etc)/|[.](py|pyc|so)$|{INSTALLED_FILE.pattern}"
+    rf"|^{re.escape(os.path.dirname(sys.executable))}/"
+)
 
 
 class ReadFiles:
@@ -92,12 +96,13 @@ class ReadFiles:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._known: set[str] = set()
+        self._unwritten: list[tuple[str, float]] = []
         self._started = clock.program_start_ns()
 
     def opens(self, file: Any = None, mode: Any = "r", *_: Any, **__: Any) -> str | None:
         """Returns the name of a file that is looked into once it is open."""
         full = len(self._known) >= _MAX_READ or not self._started
-        if full or not self._recorder.active or self._recorder.thread().busy:
+        if full or not self._recorder.active:
             return None
         name = file if isinstance(file, str) else str(file) if isinstance(file, PurePath) else ""
         if not name or not isinstance(mode, str) or mode.strip("rbt"):
@@ -110,7 +115,15 @@ class ReadFiles:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # a file of another kind
             content = _content(file.fileno(), self._started)
             if content is not None:
-                self._recorder.value(f"{READ_FILE}{os.path.abspath(name)}", content)
+                self._unwritten.append((f"{READ_FILE}{os.path.abspath(name)}", content))
+
+    def stepping(self, *_: Any) -> None:
+        """Writes the hashes of files before a step. Written at once it would be the first event
+        of a process that only reads, or a sign of life of one that hangs: the recorder reads too.
+        """
+        known, self._unwritten = self._unwritten, []
+        for name, content in known:
+            self._recorder.value(name, content)
 
 
 def _content(descriptor: int, before_ns: int) -> float | None:
@@ -143,6 +156,7 @@ def _hook(context: HookContext) -> None:
     patches.ends(torch.serialization, "load", files.loads, files.loaded, files.ended, lost=_LOST)
     if hooks_in_place():
         read = ReadFiles(context.recorder)
+        patches.before_steps(read.stepping)
         patches.ends(io, "open", read.opens, read.opened)
 
 

@@ -218,8 +218,8 @@ FAULTS = (
         missing_values,
     ),
     *forms(
-        "running statistics of a frozen part that ran before",
-        "learning",
+        "running statistics of frozen layers",
+        "memory and checkpoints",
         "evaluation_mode",
         "is frozen",
         statistics_of_a_part_called_before,

@@ -3,7 +3,7 @@
 - a gradient holds NaN or Inf at a step that was taken (`zero_eps`: what its optimizer divides by
   was rounded to 0); or
 - the whole norm (before clipping, where it is clipped) is EXPLODED times the largest of the first
-  FIRST_STEPS steps and above what is usual, for EXPLODED_STEPS in a row: a loss that leaves a
+  FIRST_STEPS steps and above a usual one, for EXPLODED_STEPS in a row: a loss that leaves a
   plateau has hardly any gradient before. Information where it is not ABRUPT times the median of
   the BEFORE_STEPS steps before: a likelihood that learns its scale divides by ever less; or
 - it is too large from the first steps on (`_high`).

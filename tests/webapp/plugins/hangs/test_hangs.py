@@ -36,7 +36,7 @@ FAULTS: dict[str, tuple[str, str, int, list[int], list[int]]] = {
     "different_root": ("collective_mismatch", "0", 2, [], [1]),
     "different_reduction": ("collective_mismatch", "0", 2, [], [1]),
     "different_message": ("collective_mismatch", "0", 0, [], [1]),
-    "barrier_on_some": ("collective_mismatch", "0", 2, [], [1]),
+    "barrier_on_some": ("collective_mismatch", "0", 2, [], [0]),
     "different_group": ("collective_mismatch", "0", 2, [0], [1]),
     "opposite_order": ("collective_mismatch", "1", 1, [0], [1]),
     "skipped_step": ("collective_mismatch", "0", 4, [0], [1]),

@@ -154,7 +154,7 @@ def scale_is_learned() -> None:
     optimizers = [torch.optim.Adam(one, lr=0.05) for one in (model.parameters(), [scale])]
     for _ in range(110):
         error = (model(x + 0.03 * torch.randn_like(x)) - target) / scale.exp()
-        (0.5 * error.square() + scale).mean().backward()
+        (0.5 * error.square() + scale).sum().backward()
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()

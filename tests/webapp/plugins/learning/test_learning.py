@@ -249,7 +249,7 @@ def test_sentences(recorded: Path) -> None:
     (unused,) = learning(recorded / "unused_head")
     assert unused.evidence["parameters"] == ["other.weight", "other.bias"]
     (detached,) = learning(recorded / "layer_detached")
-    assert detached.evidence["parameters"] == ["weight", "bias"]
+    assert detached.evidence["parameters"] == ["body.weight", "body.bias"]
     (forgotten,) = learning(recorded / "forgotten_body")
     assert forgotten.evidence["parameters"] == ["body.weight", "body.bias"]
     assert forgotten.evidence["elements"] == 72
