@@ -286,6 +286,8 @@ def _changes(run: Run, group: str, rank: int, until: int) -> pd.DataFrame:
     before = (calls["group"] == group) & (calls["rank"] == rank) & (calls["start_ns"] < until)
     steps = phases_of_kind(run, schema.PhaseKind.optimizer, rank)
     ends = frame_ends_ns(steps, run.duration_ns)
+    if not before.any() or not (ends > until).any():  # a rank that ended within the step
+        return pd.DataFrame(columns=[*keys, "name", "stack"])
     window = int(calls.loc[before, "start_ns"].max()), int(ends[ends > until].min())
     touched = to_frame(
         run.events("access", rank, columns=[*keys, "storage", "write"], window=window)
