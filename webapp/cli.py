@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import importlib.util
-from typing import Any
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO, cast
 
 import click
 from click.shell_completion import CompletionItem
@@ -57,8 +61,52 @@ class _Refusal(click.ClickException):
         click.echo(f"lanescope: {printable(self.format_message())}", file=file, err=file is None)
 
 
+class _Output:
+    """Standard output whose reader may go, as `head` does: later text is dropped, and the exit
+    status stays the command's answer."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._failed = ""  # other than for a reader that went
+
+    def write(self, text: str) -> None:
+        """Writes a text."""
+        self._try(lambda: self._stream.write(text))
+
+    def flush(self) -> None:
+        """Passes buffered text on."""
+        self._try(self._stream.flush)
+
+    def _try(self, do: Callable[[], object]) -> None:
+        try:
+            do()
+        except OSError as error:
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, self._stream.fileno())  # buffered text goes there as well
+            os.close(devnull)
+            if not isinstance(error, BrokenPipeError):
+                self._failed = f"the output cannot be written ({error.strerror}); send it elsewhere"
+        if self._failed:  # said again each time: click passes over what its first write raises
+            raise _Refusal(self._failed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class Commands(click.Group):
     """A group that knows its commands by entry point and imports the one that is called."""
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Runs the command with an output whose reader may go."""
+        output = sys.stdout
+        if output is None:  # closed
+            return super().main(*args, **options)
+        with contextlib.redirect_stdout(cast("TextIO", _Output(output))):
+            try:
+                return super().main(*args, **options)
+            finally:
+                with contextlib.suppress(_Refusal):  # said before
+                    sys.stdout.flush()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Returns names of the commands that are installed."""

@@ -93,6 +93,7 @@ def _advance_process(run: Path, folder: Path, *, ended: bool) -> CompactionProgr
         pending.note(str(error))
         folder.rename(folder.with_name(UNREADABLE + folder.name))
         return CompactionProgress(done=True, behind=False)
+    log.process["gone"] = ended and not log.process["closed"]
     threads = pending.rank_table(log.rank, "thread")
     stacks = pending.rank_table(log.rank, "stack")
     decoder = Decoder(log, stacks, first_ordinal(log, threads))

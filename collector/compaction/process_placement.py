@@ -70,6 +70,8 @@ def process_entry(process: dict[str, Any], reference: AxisReference) -> Process:
         entry["worker"] = process["worker"]
     if "ended_thread" in process:
         entry["ended_thread"] = process["ended_thread"]
+    if process.get("gone"):
+        entry["gone"] = True
     return entry
 
 

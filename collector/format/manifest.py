@@ -31,6 +31,7 @@ class Named(TypedDict, total=False):
 
     worker: str  # name of an RPC worker, or class and method of a Ray task
     ended_thread: int  # native_id of the thread whose signal ended the process, as SIGSEGV
+    gone: bool  # had ended when its log was read, and left it open: killed, or os._exit
 
 
 class Process(Named):

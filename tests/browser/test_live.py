@@ -100,7 +100,7 @@ class Followed:
         assert not alert.is_visible()
         fault.touch()
         alert.wait_for(timeout=60_000)
-        assert "Validator nothing_planted of ReLU failed" in alert.inner_text()
+        assert "Validator nothing_planted of ReLU (module 1) failed" in alert.inner_text()
         assert alert.get_attribute("role") == "alert"
 
     def has_all_of_it(self, steps: int) -> None:

@@ -171,7 +171,7 @@ def test_a_figure_is_downloaded(prepare: Prepare, tmp_path: Path) -> None:
     assert button.is_visible()
     with task.page.page.expect_download() as download:
         task.click(button)
-    assert download.value.suggested_filename == "lanescope.svg"
+    assert download.value.suggested_filename == "lanescope-overview-steps.svg"
 
 
 def test_with_the_keyboard_only(prepare: Prepare, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def texts_of(run: Run, table: str, column: str, rank: int | None = None) -> froz
 
 def marks(run: Run, prefix: str, rank: int | None = None) -> list[dict[str, Any]]:
     """Returns the marks whose names begin with a prefix, of one rank or of all, by start: rank,
-    thread, step, name, start_ns."""
+    thread, step, name, start_ns, module."""
     rows = _marks(run)
     wanted = having(rows["name"], lambda name: name.startswith(prefix))
     if rank is not None:
@@ -73,7 +73,8 @@ def marks(run: Run, prefix: str, rank: int | None = None) -> list[dict[str, Any]
 
 @lru_cache(maxsize=4)  # many questions look for a mark of their own
 def _marks(run: Run) -> pa.Table:
-    rows = run.events("phase", columns=["rank", "thread", "step", "name", "start_ns", "kind"])
+    columns = ["rank", "thread", "step", "name", "start_ns", "module", "kind"]
+    rows = run.events("phase", columns=columns)
     only = having(rows["kind"], schema.PhaseKind.mark.name.__eq__)
     return rows.filter(pa.array(only)).drop_columns("kind").sort_by("start_ns")
 

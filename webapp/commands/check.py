@@ -22,6 +22,7 @@ from lanescope.webapp.analysis.findings import Finding, Severity
 from lanescope.webapp.analysis.source_lines import named_line
 from lanescope.webapp.commands.baselines import NOISE_HELP, baselines
 from lanescope.webapp.commands.run_argument import run_argument, run_option, settings_option
+from lanescope.webapp.commands.text_output import output_console
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import open_run
 
@@ -88,7 +89,7 @@ def check(
     if as_json:
         click.echo(json.dumps(report.to_json()))
     else:
-        _show(report, Console(highlight=False, soft_wrap=True))
+        _show(report, output_console())
     failed = fail_on != "never" and report.failed(least)
     ctx.exit(1 if failed else 0)
 

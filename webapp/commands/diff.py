@@ -17,6 +17,7 @@ from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.cluster import is_large
 from lanescope.webapp.commands.baselines import open_baseline
 from lanescope.webapp.commands.run_argument import run_argument, run_option
+from lanescope.webapp.commands.text_output import output_console, print_table
 from lanescope.webapp.plugins.diff import verdict_words
 from lanescope.webapp.plugins.diff.diff import Comparison, compare
 from lanescope.webapp.plugins.diff.values.closeness import MODES, Mode
@@ -25,9 +26,6 @@ from lanescope.webapp.runs.run import open_run
 
 _SHOWN = 10
 """Rows of a table that people get to see; the JSON and the Python interface have all."""
-
-_WIDE = 240
-"""Columns of a table that goes into a file or through a pipe: names are not broken there."""
 
 _COLOURS = {"identical": "green", "within_tolerance": "yellow", "diverged": "red"}
 
@@ -85,10 +83,7 @@ def diff(
     elif as_markdown:
         click.echo(verdict_words.verdict_markdown(result, base, run))
     else:
-        console = Console(highlight=False, soft_wrap=True)
-        if not console.is_terminal:
-            console.width = _WIDE
-        show(result, console)
+        show(result, output_console())
     ctx.exit(1 if result.verdict == "diverged" else 0)
 
 
@@ -130,7 +125,7 @@ def _rows(rows: Any, title: str, console: Console) -> None:
         place = (str(row.step), str(row.rank), row.thread, row.name)
         numbers = (_number(row.base), _number(row.run))
         _add(table, *place, *numbers, row.state.replace("_", " "))
-    console.print(table)
+    print_table(console, table)
     if len(rows) > _SHOWN:
         console.print(Text(f"  and {units.count(len(rows) - _SHOWN)} more"))
 
@@ -146,7 +141,7 @@ def _timed(rows: Any, console: Console) -> None:
             verdict_words.ratio_text(row),
         )
         _add(table, row.name, row.module, *times, row.state)
-    console.print(table)
+    print_table(console, table)
 
 
 def _table(title: str, heads: Sequence[str]) -> Table:

@@ -13,6 +13,7 @@ from rich.text import Text
 from lanescope.collector.recorder.progress import working
 from lanescope.webapp.analysis.findings import Finding, NotApplicable
 from lanescope.webapp.commands.run_argument import run_argument
+from lanescope.webapp.commands.text_output import output_console
 from lanescope.webapp.plugins.checks.machine import Advice, diagnose, machine_facts
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run, open_run
@@ -53,7 +54,7 @@ def doctor(ctx: click.Context, run: str | None, as_json: bool) -> None:
         shown = {"run": run, "checks": checks, "findings": [one.to_json() for one in found]}
         click.echo(json.dumps(shown))
     else:
-        _show(advice, Console(highlight=False, soft_wrap=True))
+        _show(advice, output_console())
     ctx.exit(1 if failed else 0)
 
 

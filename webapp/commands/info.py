@@ -15,6 +15,7 @@ from lanescope.collector.recorder.progress import working
 from lanescope.collector.recorder.workers import cluster_option, connected
 from lanescope.webapp.analysis.cluster import steps_ahead
 from lanescope.webapp.commands.run_argument import next_command, run_argument, shell_word
+from lanescope.webapp.commands.text_output import output_console, print_table
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.html_summary import EVENT_TABLES
 from lanescope.webapp.runs.run import Run, open_run
@@ -49,7 +50,7 @@ def info(run: str, as_json: bool, cluster: str | None) -> None:
     if as_json:
         click.echo(json.dumps(summary(opened)))
     else:
-        console = Console(highlight=False, soft_wrap=True)
+        console = output_console()
         _show(opened, console)
         console.print(Text(f"next: lanescope view {shell_word(run)}"))
         console.print(Text(f"      {next_command(opened, run)}"))
@@ -132,7 +133,7 @@ def _show(run: Run, console: Console) -> None:
         table.add_row("all", *(units.count(number) for number in numbers), style="bold")
     if first == "host":
         console.width = max(console.width, _WIDE)
-    console.print(table)
+    print_table(console, table)
     for warning in run.warnings:
         console.print(Text(f"  ! {units.printable(warning)}", style="yellow"))
 

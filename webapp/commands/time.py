@@ -16,6 +16,7 @@ from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.analysis.nothing_to_check import if_applicable
 from lanescope.webapp.commands.baselines import open_baseline
 from lanescope.webapp.commands.run_argument import run_argument
+from lanescope.webapp.commands.text_output import output_console, print_table
 from lanescope.webapp.plugins.time.breakdown import CATEGORIES, step_time
 from lanescope.webapp.plugins.time.changes import category_changes, steady, step_changes
 from lanescope.webapp.plugins.time.critical_path import (
@@ -92,7 +93,7 @@ def time(
             found["baseline"] = _changes_summary(changes)
         click.echo(json.dumps(found))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = output_console()
     _show(opened, step, predictions, console)
     if changes is not None:
         _show_changes(changes, console)
@@ -120,12 +121,23 @@ def _changes_summary(changes: pd.DataFrame) -> list[dict[str, Any]]:
     ]
 
 
+_TEXTS = ("category", "what", "where")
+"""Columns that may wrap; the others hold numbers."""
+
+
+def _table(*heads: str) -> Table:
+    table = Table(box=None)
+    for head in heads:
+        table.add_column(head, no_wrap=head not in _TEXTS, overflow="fold")
+    return table
+
+
 def _show_changes(changes: pd.DataFrame, console: Console) -> None:
     kept = steady(changes)
     means = kept.mean()
     which = f"step {int(kept['step'].iloc[0])}" if len(kept) == 1 else f"mean of {len(kept)} steps"
     which += "" if len(kept) == len(changes) else " without the first"
-    heads = Table("category", "baseline", "run", "change", box=None)
+    heads = _table("category", "baseline", "run", "change")
     rows = [
         ("whole step", means["base_duration_ns"], means["duration_ns"]),
         *(
@@ -142,7 +154,7 @@ def _show_changes(changes: pd.DataFrame, console: Console) -> None:
             f"{sign}{units.duration(abs(now - before))}",
         )
     console.print(Text(f"\nAgainst the baseline, {which}, mean over the ranks", style="bold"))
-    console.print(heads)
+    print_table(console, heads)
 
 
 def _summary(run: Run, step: int | None, predictions: list[Prediction]) -> dict[str, Any]:
@@ -200,14 +212,14 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
     table = step_time(run)
     chosen = table if step is None else table[table["step"] == step]
     means = chosen.groupby("rank").mean().head(_MAX_RANKS)
-    heads = Table("category", *[f"rank {rank}" for rank in means.index], box=None)
+    heads = _table("category", *[f"rank {rank}" for rank in means.index])
     categories = ((f"{name}_ns", title) for name, title in CATEGORIES.items())
     for column, title in (("duration_ns", "whole step"), *categories):
         if means[column].any():
             heads.add_row(title, *map(units.duration, means[column]))
     which = "mean of all steps" if step is None else f"step {step}"
     console.print(Text(f"Time of a step by category, {which}", style="bold"))
-    console.print(heads)
+    print_table(console, heads)
     window = job_step(run, step)
     length = units.duration(window.end_ns - window.start_ns)
     console.print(Text(f"\nCritical path of step {window.step}, {length}", style="bold"))
@@ -216,7 +228,7 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
     except NotApplicable as reason:
         console.print(f"Not shown: {reason}.")
         return
-    rows = Table("time", "share", "category", "what", "rank", "where", box=None)
+    rows = _table("time", "share", "category", "what", "rank", "where")
     for row in path.head(_SHOWN).itertuples():
         rows.add_row(
             units.duration(row.duration_ns),
@@ -226,7 +238,7 @@ def _show(run: Run, step: int | None, predictions: list[Prediction], console: Co
             str(row.rank),
             units.printable(row.where),
         )
-    console.print(rows)
+    print_table(console, rows)
     if predictions:
         console.print(Text("\nWhat would help: the step's predicted length", style="bold"))
         for one in predictions:

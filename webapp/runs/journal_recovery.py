@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from lanescope.collector.compaction.decode import Decoder
+from lanescope.collector.compaction.journal_folders import has_ended
 from lanescope.collector.compaction.process_placement import (
     axis_reference,
     first_ordinal,
@@ -63,7 +64,9 @@ def leftovers(files: Files, manifest: schema.Manifest, parts: list[Part]) -> Rec
     axis = manifest["axis"]
     for one in left:
         try:
+            ended = has_ended(one)  # read before the log
             log = read_process(one)
+            log.process["gone"] = ended and not log.process["closed"]
             process = process_entry(log.process, axis or axis_reference(log.process))
             world = max(manifest["world_size"], log.process["world_size"])
             check_process(process, world)

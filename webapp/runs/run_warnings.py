@@ -134,28 +134,38 @@ _DUMP = "flight_recorder"
 
 def _unclosed(processes: Sequence[Process]) -> list[str]:
     """How processes ended that did not close their logs; many that ended alike are one sentence."""
-    alike: dict[str, list[Process]] = {}
+    alike: dict[tuple[str, str], list[Process]] = {}
     for process in processes:
-        name = process["ended"].removeprefix("signal ")
-        alike.setdefault(name if name.startswith("SIG") else "", []).append(process)
+        alike.setdefault(_how(process), []).append(process)
     said = []
-    for signal, ended in alike.items():
+    for (one_did, several_did), ended in alike.items():
         if len(ended) > _NAMED_PROCESSES:
             of = sorted({one["rank"] for one in ended})
-            unclosed = "did not close their logs (still running, or they died)"
-            how = f"were ended by {signal}" if signal else unclosed
             said.append(
-                f"{ranks_named(of)}: {len(ended):,} processes {how}; their events end where their "
-                "logs end"
+                f"{ranks_named(of)}: {len(ended):,} processes {several_did}; their events end "
+                "where their logs end"
             )
             continue
-        unclosed = "did not close its log (still running, or it died)"
-        how = f"was ended by {signal}" if signal else unclosed
         said += [
-            f"rank {one['rank']}: process {one['pid']} {how}; its events end where the log ends"
+            f"rank {one['rank']}: process {one['pid']} {one_did}; its events end where the log ends"
             for one in ended
         ]
     return said
+
+
+def _how(process: Process) -> tuple[str, str]:
+    """How a process ended, in words about one and about several."""
+    name = process["ended"].removeprefix("signal ")
+    if name.startswith("SIG"):
+        return f"was ended by {name}", f"were ended by {name}"
+    if process["ended"] == "abort":
+        return "was ended by --on-hang abort", "were ended by --on-hang abort"
+    if process.get("gone") and not process["ended"]:
+        return "was killed, or left by os._exit", "were killed, or left by os._exit"
+    return (
+        "did not close its log (still running, or it died)",
+        "did not close their logs (still running, or they died)",
+    )
 
 
 def _by_version(manifest: schema.Manifest) -> list[str]:

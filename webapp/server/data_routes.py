@@ -38,7 +38,7 @@ def register(server: flask.Flask, context: Context) -> None:
         try:
             return file_of(name, kind, table_pieces(run, name, baseline=context.baseline))
         except RunError as error:
-            return {"error": str(error)}, 500
+            return {"error": str(error)}, 404
 
     @server.get("/api/findings")
     def findings() -> dict[str, Any]:

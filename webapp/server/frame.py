@@ -25,6 +25,7 @@ from dash.development.base_component import Component
 from lanescope.webapp.analysis.checks import Report
 from lanescope.webapp.analysis.plugin import Page, load
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.growing import is_live
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.ui import findings, ids, states, widgets
 from lanescope.webapp.ui.context import Context
@@ -290,7 +291,9 @@ def _header(context: Context) -> Component:
 def _about(run: Run) -> list[Any]:
     """The run's name and sizes."""
     steps = max((len(run.steps(rank)) for rank in run.ranks), default=0)
-    sizes = {"rank": len(run.ranks), "thread": len(run.threads), "step": steps}
+    sizes = {"rank": len(run.ranks), "thread": len(run.threads)}
+    if not is_live(run.files):  # else the header counts steps as they come
+        sizes["step"] = steps
     about = "".join(f" · {units.counted(number, word)}" for word, number in sizes.items())
     return [html.B(_short(run.title)), about]
 

@@ -17,7 +17,7 @@ GRAPH_CONFIG: dict[str, Any] = {
     "displayModeBar": True,
     "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"],
     "responsive": True,
-    "toImageButtonOptions": {"format": "svg", "filename": "lanescope"},
+    "toImageButtonOptions": {"format": "svg"},
     # chart_pictures.js saves the other one.
     "locales": {"en-US": {"dictionary": {"Download plot": "Download as SVG (with Shift: PNG)"}}},
 }

@@ -61,10 +61,11 @@ def graph(id: str, figure: go.Figure | None = None, height: int = 420, *, what: 
     It is drawn once it comes into sight. Until there is a figure its place says that `what` is
     being computed.
     """
+    picture = GRAPH_CONFIG["toImageButtonOptions"] | {"filename": f"lanescope-{id}"}
     chart = dcc.Graph(
         id=id,
         figure=figure if figure is not None else empty_figure(f"Computing {what} …"),
-        config=cast(Any, GRAPH_CONFIG),
+        config=cast(Any, GRAPH_CONFIG | {"toImageButtonOptions": picture}),
         style={"height": f"{height}px"},
     )
     return InSight(chart, id=f"{id}-place", height=f"{height}px")

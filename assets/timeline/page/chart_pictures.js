@@ -23,5 +23,6 @@ function savePng(chart) {
   const ground = getComputedStyle(document.body).backgroundColor;
   const figure = { data: chart.data, layout: { ...chart.layout, paper_bgcolor: ground } };
   const size = { width: chart.clientWidth, height: chart.clientHeight, scale: SCALE };
-  globalThis.Plotly.downloadImage(figure, { format: "png", filename: "lanescope", ...size });
+  const filename = `lanescope-${chart.parentElement.id}`;
+  globalThis.Plotly.downloadImage(figure, { format: "png", filename, ...size });
 }

@@ -240,7 +240,10 @@ def test_a_chart_as_svg_and_with_shift_as_png(tab: SharedTab, tmp_path: Path) ->
         file = tmp_path / download.value.suggested_filename
         download.value.save_as(file)
         begins[file.name] = file.read_bytes()[:4]
-    assert begins == {"lanescope.svg": b"<svg", "lanescope.png": b"\x89PNG"}
+    assert begins == {
+        "lanescope-overview-steps.svg": b"<svg",
+        "lanescope-overview-steps.png": b"\x89PNG",
+    }
     page.idle()
 
 

@@ -116,6 +116,7 @@ def test_what_validators_find(pair: tuple[Recorded, Recorded]) -> None:
     assert one.evidence == {
         "validator": "block_sums_to_one",
         "target": "Block",
+        "modules": one.evidence["modules"],
         "verdict": "failed:",
         "times": 4,
         "message": "sums to 2",

@@ -12,12 +12,15 @@ from pathlib import Path
 
 import click
 import pytest
+from rich.console import Console
+from rich.table import Table
 
 import lanescope
 from lanescope.collector.format.durations import parse_duration, parse_window
 from lanescope.collector.recorder import progress
 from lanescope.collector.session.worst_finding import worst_finding
 from lanescope.webapp import cli
+from lanescope.webapp.commands.text_output import print_table
 from lanescope.webapp.commands.view import chosen_run, runs_in
 from lanescope.webapp.runs import extras
 from lanescope.webapp.runs.errors import RunError
@@ -137,6 +140,47 @@ def test_view_takes_the_newest_run_or_asks(
         typed.write(b"2\n")
         answer = asked.communicate()[0]
     assert answer == "runs/old\n"
+
+
+def test_a_reader_that_goes_does_not_change_the_answer(tmp_path: Path) -> None:
+    """As in `lanescope check RUN | head -1`: the status is the command's, and nothing is said."""
+    run = write_run(tmp_path / "run", steps=3)
+    for command in ("info", "check"):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run(
+            [sys.executable, "-m", "lanescope", command, str(run)],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENT_S,
+        )
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (called(command, run).exit_code, "")
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_an_output_that_cannot_be_written_is_a_sentence(tmp_path: Path, more: tuple[str]) -> None:
+    run = write_run(tmp_path / "run", steps=3)
+    command = [sys.executable, "-m", "lanescope", "info", str(run), *more]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "lanescope: the output cannot be written (No space left on device); send it elsewhere\n"
+    )
+
+
+def test_tables_lose_nothing_on_a_narrow_terminal() -> None:
+    table = Table("rank", "where", box=None)
+    table.columns[0].no_wrap = True
+    table.add_row("0", "a_file_with_a_long_name.py:12 and more")
+    for width in (20, 40, 80):
+        console = Console(width=width, file=io.StringIO(), soft_wrap=True)
+        print_table(console, table)
+        printed = console.file.getvalue()
+        assert "a_file_with_a_long_name.py:12" in printed
+        assert ("rank 0" in printed) == (width == 20)
 
 
 def test_info_says_what_to_do_next(tmp_path: Path) -> None:

@@ -233,17 +233,18 @@ def test_warnings_say_what_is_missing_and_uncertain(tmp_path: Path) -> None:
 
 
 def test_processes_that_ended_alike_are_one_warning(tmp_path: Path) -> None:
-    builder = Builder(tmp_path / "run", world_size=7)
-    for rank in range(7):
-        builder.process(rank, closed=False, ended="signal SIGTERM" if rank < 5 else "")
+    builder = Builder(tmp_path / "run", world_size=8)
+    for rank in range(8):
+        ended = "abort" if rank == 7 else "signal SIGTERM" if rank < 5 else ""
+        builder.process(rank, closed=False, ended=ended)
         builder.op(T, 1, rank=rank, thread=f"{1000 + rank}-0")
+    builder.manifest["processes"][6]["gone"] = True
     assert opened(builder).warnings == (
         "ranks 0-4: 5 processes were ended by SIGTERM; their events end where their logs end",
-        *(
-            f"rank {rank}: process {1000 + rank} did not close its log (still running, or it died);"
-            " its events end where the log ends"
-            for rank in (5, 6)
-        ),
+        "rank 5: process 1005 did not close its log (still running, or it died); its events end "
+        "where the log ends",
+        "rank 6: process 1006 was killed, or left by os._exit; its events end where the log ends",
+        "rank 7: process 1007 was ended by --on-hang abort; its events end where the log ends",
     )
 
 

@@ -119,6 +119,12 @@ def test_other_names_can_be_allowed(run: Run) -> None:
     assert client.get("/api/run", headers=HOST).status_code == 400
 
 
+def test_a_table_that_the_run_lacks_is_not_found(client: FlaskClient) -> None:
+    answer = client.get("/table/memory_changes.csv", headers=HOST)
+    assert answer.status_code == 404
+    assert "add --baseline RUN0" in answer.get_json()["error"]
+
+
 def test_a_fault_is_logged_and_not_shown(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     server = make_app(run).server
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from lanescope.webapp.analysis.nothing_to_check import need_steps
 from lanescope.webapp.analysis.parameter_history import gradient_rows
 from lanescope.webapp.plugins.gradients.layer_map import as_in_model, in_any_order
 from lanescope.webapp.runs.run import Run
@@ -82,7 +83,9 @@ def ranks_with_gradients(run: Run) -> list[int]:
 
 @lru_cache(maxsize=4)
 def rank_map(run: Run, depth: int | None = None) -> RankMap:
-    """Returns the ratios of a run; `depth` cuts paths of modules after so many names."""
+    """Returns the ratios of a run; `depth` cuts paths of modules after so many names. Raises
+    NotApplicable where no optimizer stepped."""
+    need_steps(run)
     ranks = ranks_with_gradients(run)
     tables = [in_any_order(run, rank, "gradient", depth) for rank in ranks]
     seen: dict[str, None] = {}

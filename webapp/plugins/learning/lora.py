@@ -125,16 +125,29 @@ def _last(rows: pd.DataFrame) -> pd.DataFrame:
 def _not_trainable(one: _Adapter) -> _Verdict:
     last = _last(one.samples)
     frozen = last[~last["trainable"].astype(bool)]
+    rows = _last_frozen(one)
     later = _later_models(one, frozen)
     if not later.empty:
-        return _since(one.samples, later)
+        return _since(rows, later)
     if len(frozen) == len(last):
         elsewhere = not one.others.empty and bool(one.others["trainable"].any())
-        return None if elsewhere else _since(one.samples, frozen)
+        return None if elsewhere else _since(rows, frozen)
     frozen_b = frozen[frozen["side"] == "B"]
     trained_a = set(last.loc[last["trainable"].astype(bool) & (last["side"] == "A"), "module"])
     stuck = frozen_b[frozen_b["module"].isin(trained_a)]
-    return _since(one.samples, stuck)
+    return _since(rows, stuck)
+
+
+def _last_frozen(one: _Adapter) -> pd.DataFrame:
+    """parameter and step of rows behind the last at which it was trainable, or had a gradient."""
+    found = []
+    for rows, alive in (
+        (one.samples, one.samples["trainable"].astype(bool)),
+        (one.gradients, ~one.gradients["missing"].astype(bool)),
+    ):
+        last = rows["step"].where(alive).groupby(rows["parameter"]).transform("max")
+        found.append(rows.loc[~(rows["step"] <= last), ["parameter", "step"]])
+    return pd.concat(found)
 
 
 def _later_models(one: _Adapter, frozen: pd.DataFrame) -> pd.DataFrame:

@@ -13,11 +13,12 @@ from lanescope.webapp.analysis.fault_series import ranks_of
 from lanescope.webapp.analysis.findings import Finding, NotApplicable, Severity
 from lanescope.webapp.analysis.links import and_more, step_link, thread_lane, timeline_address
 from lanescope.webapp.analysis.parameter_history import gradient_rows, samples
+from lanescope.webapp.analysis.stack_frames import place_before
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.typed_json import json_number
 
-_LISTED = 20  # parameters named in the evidence
+_LISTED = 20  # parameters, or modules, named in the evidence
 
 _COLUMNS = ["rank", "parameter", "step", "norm", "missing"]
 
@@ -60,7 +61,9 @@ def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -
     verdict, name, place = key
     first = marks[0]
     ranks = tuple(sorted({int(mark["rank"]) for mark in marks}))
+    modules = list(dict.fromkeys(m["module"] for m in marks if m["module"] not in ("", place)))
     severity: Severity = "error"
+    where = None
     if verdict == "idle":
         severity = "info"
         title = f"Validator {name} was never called: the run has no {place}. Check that name."
@@ -70,8 +73,10 @@ def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -
     else:
         what = "failed" if verdict == "failed" else "itself raised"
         times = "once" if len(marks) == 1 else f"{len(marks)} times"
-        title = f"Validator {name} of {place} {what} {times}"
+        within = f" (module {modules[0]}{and_more(len(modules), 'module')})" if modules else ""
+        title = f"Validator {name} of {place}{within} {what} {times}"
         title += f", first: {first['message']}" if first["message"] else ""
+        where = place_before(run, int(first["rank"]), first["thread"], int(first["start_ns"]) + 1)
     start = int(first["start_ns"])
     lane = thread_lane(first["rank"], first["thread"])
     return Finding(
@@ -83,9 +88,11 @@ def _finding(run: Run, key: tuple[str, str, str], marks: list[dict[str, Any]]) -
         thread=first["thread"],
         step=first["step"],
         time_ns=start,
+        where=where,
         evidence={
             "validator": name,
             "target": place,
+            "modules": modules[:_LISTED],
             "verdict": f"{verdict}:",
             "times": len(marks),
             "message": first["message"],

@@ -18,9 +18,10 @@ from lanescope.webapp.analysis.stack_frames import in_program, line_and_function
 from lanescope.webapp.plugins.races.default_draws import DEFAULT_GENERATOR, default_draws
 from lanescope.webapp.plugins.races.forked_functions import forked_races
 from lanescope.webapp.plugins.races.locksets import held_at
-from lanescope.webapp.plugins.races.races import GENERATOR, Race
+from lanescope.webapp.plugins.races.races import Race
 from lanescope.webapp.plugins.races.shared_memory import races_of_processes
 from lanescope.webapp.plugins.races.stream_races import all_races
+from lanescope.webapp.plugins.races.tensor_names import GENERATOR
 from lanescope.webapp.runs import units
 from lanescope.webapp.runs.run import Run
 

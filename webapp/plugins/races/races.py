@@ -20,17 +20,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from lanescope.collector.format import schema
 from lanescope.webapp.analysis.access_site import (
     CallSite,
     CallSites,
     MemoryAccess,
-    phase_names,
-    storage_names,
 )
 from lanescope.webapp.analysis.cluster import per_rank
-from lanescope.webapp.analysis.links import at_place
-from lanescope.webapp.analysis.stack_frames import frame_texts, innermost_line, innermost_place
+from lanescope.webapp.analysis.stack_frames import innermost_line
 from lanescope.webapp.plugins.races.access_table import (
     AccessColumns,
     Accesses,
@@ -39,6 +35,7 @@ from lanescope.webapp.plugins.races.access_table import (
     shared_storages,
 )
 from lanescope.webapp.plugins.races.racing_pairs import RacingPair, racing_pairs
+from lanescope.webapp.plugins.races.tensor_names import TensorNames
 from lanescope.webapp.plugins.races.vector_clocks import Order, order_of
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import Int64Array, Window
@@ -85,9 +82,6 @@ CAST = "aten::_to_copy"
 
 _MIN_FILLED = 8
 """So many storages that a thread filled before another one read them are no chance."""
-
-GENERATOR = "a torch.Generator"
-"""What is at an odd address; operators write it as they draw random numbers from it."""
 
 
 @lru_cache(maxsize=4)
@@ -142,8 +136,7 @@ def races_read(
     empty: bool = True,
 ) -> list[Race]:
     """Returns the races among what `reader` reads of a process, window by window, by `order`."""
-    steps = phase_names(run, rank).get(schema.PhaseKind.optimizer.name, set())
-    stacks, names = frame_texts(run, rank), storage_names(run, rank)
+    names = TensorNames(run, rank, reader.threads, sites)
     found: dict[tuple[object, object], list[Race]] = {}
     before: Accesses | None = None
     for window in windows:
@@ -151,13 +144,13 @@ def races_read(
         if before is not None:
             accesses = joined_accesses(before, accesses)
         groups: dict[tuple[object, object], list[RacingPair]] = {}
-        places = [_place(site, stacks) for site in sites.known]
-        for pair in racing_pairs(order, accesses, sites.known, steps, empty=empty):
+        places = [_place(site, names) for site in sites.known]
+        for pair in racing_pairs(order, accesses, sites.known, names.optimizer, empty=empty):
             ends = (places[int(accesses.site[pair.a])], places[int(accesses.site[pair.b])])
             key = ends if str(ends[0]) <= str(ends[1]) else (ends[1], ends[0])
             groups.setdefault(key, []).append(pair)
         for key, group in groups.items():
-            race = _race(rank, order, reader.threads, accesses, sites, stacks, names, group)
+            race = _race(rank, order, reader.threads, accesses, sites, names, group)
             found.setdefault(key, []).append(race)
         before = accesses.summary() if len(windows) > 1 else None
     return [_merged(races) for races in found.values()]
@@ -207,15 +200,9 @@ def _merged(races: Sequence[Race]) -> Race:
     )
 
 
-def _place(site: CallSite, stacks: dict[int, list[str]]) -> object:
+def _place(site: CallSite, names: TensorNames) -> object:
     """Returns what two accesses must share to be one race: the line, with any caller."""
-    frames = _frames(site, stacks)
-    return innermost_line(frames) or (site.op, site.module, site.phase)
-
-
-def _frames(site: CallSite, stacks: dict[int, list[str]]) -> tuple[str, ...]:
-    """The stack of a place, innermost first; empty where none was captured."""
-    return tuple(stacks.get(site.stack, ())) if site.stack is not None else ()
+    return innermost_line(names.frames(site)) or (site.op, site.module, site.phase)
 
 
 def _touch_place(touch: MemoryAccess) -> object:
@@ -228,15 +215,14 @@ def _race(
     threads: Sequence[str],
     accesses: Accesses,
     sites: CallSites,
-    stacks: dict[int, list[str]],
-    names: dict[int, str],
+    names: TensorNames,
     group: list[RacingPair],
 ) -> Race:
     def gap(pair: RacingPair) -> int:
         starts = max(int(accesses.start[pair.a]), int(accesses.start[pair.b]))
         return starts - min(int(accesses.end[pair.a]), int(accesses.end[pair.b]))
 
-    published = _published(sites, accesses, stacks, group)
+    published = _published(sites, accesses, names, group)
     if not published:
         group = [pair for pair in group if pair.maker is None] or group
     chosen = min(group, key=gap)
@@ -256,7 +242,7 @@ def _race(
                 end_ns=int(accesses.end[row]),
                 write=bool(accesses.write[row]),
                 step=int(accesses.step[row]),
-                stack=_frames(site, stacks),
+                stack=names.frames(site),
             )
         )
     racing = {int(accesses.by[row]) for pair in group for row in (pair.a, pair.b)}
@@ -269,13 +255,13 @@ def _race(
         high=min(int(accesses.high[a]), int(accesses.high[b])),
         overlapped=gap(chosen) < 0,
         pairs=sum(pair.pairs for pair in group),
-        tensors=_tensors(accesses, sites, stacks, names, group),
+        tensors=_tensors(accesses, names, group),
         published=published,
     )
 
 
 def _published(
-    sites: CallSites, accesses: Accesses, stacks: dict[int, list[str]], group: list[RacingPair]
+    sites: CallSites, accesses: Accesses, names: TensorNames, group: list[RacingPair]
 ) -> bool:
     """Whether of two places one makes storages, and the other is where they are used.
 
@@ -291,41 +277,12 @@ def _published(
     filled = [pair for pair in group if pair.maker not in ends]
     if 0 < len(filled) < _MIN_FILLED:
         return False
-    lines = {_place(one, stacks) for one in ends}
-    makers = {None if pair.maker is None else _place(pair.maker, stacks) for pair in group}
+    lines = {_place(one, names) for one in ends}
+    makers = {None if pair.maker is None else _place(pair.maker, names) for pair in group}
     return len(lines) == 2 and len(makers) == 1 and None not in makers
 
 
-def _tensors(
-    accesses: Accesses,
-    sites: CallSites,
-    stacks: dict[int, list[str]],
-    names: dict[int, str],
-    group: list[RacingPair],
-) -> tuple[str, ...]:
-    """The racing tensors: parameters and buffers by name, others by where they were made."""
-    found: dict[str, None] = {}
-    for storage, generation in sorted(
-        {(int(accesses.storage[p.a]), int(accesses.generation[p.a])) for p in group}
-    ):
-        known = GENERATOR if storage % 2 else names.get(storage)
-        found.setdefault(known or _made(accesses, sites, stacks, storage, generation))
-    return tuple(found)
-
-
-def _made(
-    accesses: Accesses,
-    sites: CallSites,
-    stacks: dict[int, list[str]],
-    storage: int,
-    generation: int,
-) -> str:
-    own = (accesses.storage == storage) & (accesses.generation == generation) & accesses.birth
-    rows = np.flatnonzero(own)
-    if not len(rows):
-        return "a tensor made before it was first seen"
-    site = sites.known[int(accesses.site[rows[0]])]
-    if not site.op:
-        return "an unnamed tensor (allocated by torch.empty or similar)"
-    at = innermost_place(_frames(site, stacks)) or site.module
-    return f"the tensor made by {site.op}" + at_place(at)
+def _tensors(accesses: Accesses, names: TensorNames, group: list[RacingPair]) -> tuple[str, ...]:
+    """The racing tensors, by name."""
+    touched = {(int(accesses.storage[p.a]), int(accesses.generation[p.a])) for p in group}
+    return tuple(dict.fromkeys(names.of(accesses, *one) for one in sorted(touched)))

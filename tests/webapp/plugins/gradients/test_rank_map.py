@@ -8,6 +8,7 @@ from urllib.parse import unquote
 import numpy as np
 import pytest
 
+from lanescope.webapp.analysis.findings import NotApplicable
 from lanescope.webapp.plugins.gradients.page_rank_layers import (
     ALL,
     chosen_cell,
@@ -101,3 +102,10 @@ def test_two_ranks_are_compared_with_their_middle(tmp_path: Path) -> None:
 
 def test_one_rank_has_no_such_section(tmp_path: Path) -> None:
     assert section(Context(run_of(tmp_path / "run", {}, ranks=1))) == []
+
+
+def test_a_run_without_steps_has_no_map(tmp_path: Path) -> None:
+    builder = Builder(tmp_path / "run")
+    builder.op(START_NS, 10)
+    with pytest.raises(NotApplicable, match="the run has no steps"):
+        rank_map(open_run(builder.write()))

@@ -1,4 +1,4 @@
-"""Tests that an adapter without a gradient names the line where the gradient ends."""
+"""Tests that an adapter without a gradient names the line where it ends, or the step since when."""
 
 from __future__ import annotations
 
@@ -48,3 +48,17 @@ def test_an_adapter_names_the_line_where_its_gradient_ends(tmp_path: Path) -> No
     line = PROGRAM[: PROGRAM.index("x = checkpoint")].count("\n") + 1
     assert (finding.where or "").endswith(f":{line}")
     assert "use_reentrant=False" in finding.title
+
+
+def test_an_adapter_that_is_frozen_later_names_the_step(tmp_path: Path) -> None:
+    """Parameters are not sampled at step 6."""
+    late = PROGRAM.replace("for _ in range(12):", "for step in range(12):")
+    late = late.replace("x = checkpoint(block, x, use_reentrant=True)", "x = block(x)")
+    late += """    if step == 5:
+        for block in model.blocks:
+            block.lora_B.weight.requires_grad_(False)
+"""
+    recorded = record_program(tmp_path, late)
+    assert recorded.status == 0, recorded.stderr
+    (finding,) = recorded.findings("lora_inactive")
+    assert (finding.evidence["cause"], finding.step) == ("not_trainable", 6)
