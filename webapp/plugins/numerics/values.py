@@ -19,7 +19,7 @@ from lanescope.webapp.analysis.access_site import phase_names
 from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_address
 from lanescope.webapp.analysis.op_inputs import TENSOR_COLUMNS, operands
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.analysis.tensor_fingerprints import NOT_LOOKED_AT
 from lanescope.webapp.runs import units
@@ -206,6 +206,8 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
     inputs = [_statistics(one) for one in operands(run, rank, place, in_place=changes)]
     values = f", from {', '.join(_range(one) for one in inputs)}" if inputs else ""
     values += followed
+    if error and not (stays := _stays(run, rank, made)):
+        error, values = stays, f"{values}; no gradient and no single number has one later"
     if made.weight == _NAN and before is not None and _start(before) < _start(made):
         line = where_of(run, rank, before.op["stack"])
         values += f"; the first infinity is that of {before.op['name']}" + at_place(line)
@@ -226,6 +228,20 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
         },
         **_place(run, rank, thread, op),
     )
+
+
+def _stays(run: Run, rank: int, made: _Made) -> bool:
+    """Whether a NaN reaches what the program computes it for: a gradient, or a single number such
+    as a loss; else the program replaces it or leaves it out. True for a rank that does not train.
+    """
+    gradients = rank_gradient_rows(run, rank)
+    if gradients.empty or not np.isfinite(gradients.loc[~gradients["missing"], "norm"]).all():
+        return True
+    for rows in run.pieces("tensor", rank, columns=["start_ns", "nan", "shape"]):
+        later = pc.and_(pc.greater(rows["nan"], 0), pc.greater(rows["start_ns"], _start(made)))
+        if {"[]", "[1]"} & {*rows.filter(later)["shape"].cast("string").unique().to_pylist()}:
+            return True
+    return False
 
 
 def _comes_from(run: Run, rank: int, made: _Made, before: _Made) -> bool:
