@@ -140,7 +140,12 @@ def _of_groups(run: Run) -> Iterator[IncompleteCollective]:
         present = [rank for rank in ranks if rank in recorded]
         if group == schema.RENDEZVOUS:
             # Of who joined there is no row of it, but of what it called then.
-            joined = set(frame.loc[frame["group"] != schema.RENDEZVOUS, "rank"])
+            called = frame[frame["group"] != schema.RENDEZVOUS].groupby("rank")["start_ns"].max()
+            joins = rows.groupby("rank")["start_ns"].max().reindex(called.index, fill_value=-1)
+            again = set(joins.index[joins > called])  # they left their groups before
+            joined = {*called.index} - again
+            if again and joined:
+                continue  # not known whether these joined again
             present = [rank for rank in present if rank not in joined]
             rows = rows[rows["rank"].isin(present)]
         last = rows.groupby("rank")["sequence"].max().reindex(present, fill_value=-1)

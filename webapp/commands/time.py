@@ -83,6 +83,8 @@ def time(
                 predictions = if_applicable(ready_made, opened, step, otherwise=[])
     except NotApplicable as reason:
         raise RunError(f"{opened.title}: {reason}") from None
+    except RunError:  # a ValueError as well, but not about the arguments
+        raise
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     if as_json:

@@ -328,3 +328,46 @@ def test_nan_of_infinities_names_what_made_the_first(tmp_path: Path) -> None:
     (finding,) = not_finite(open_run(builder.write()))
     assert (finding.evidence["op"], finding.severity) == ("aten::sub", "error")
     assert "; the first infinity is that of aten::div. " in finding.title
+
+
+def test_nan_of_an_overflow_leads_to_the_operator_that_overflowed(tmp_path: Path) -> None:
+    program = """
+        import torch
+
+        scores = torch.tensor([1.0, 2.0])
+        scaled = (scores.half() * 60000 * 60000).float()
+        scaled - scaled
+    """
+    (finding,) = record_program(tmp_path, program, "--level", "numerics").findings("nan")
+    assert (finding.evidence["op"], finding.severity) == ("aten::mul", "error")
+    assert finding.where == "program.py:5"
+    assert "; aten::sub makes NaN values of them at program.py:6. " in finding.title
+
+
+MASKED = """
+    import sys, torch
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    hidden = torch.zeros(6, 6, dtype=torch.bool)
+    hidden[2] = True
+    for _ in range(3):
+        x = torch.randn(6, 4)
+        weights = torch.softmax((x @ x.T).masked_fill(hidden, float("-inf")), -1)
+        if sys.argv[1] == "replaced":
+            weights = weights.nan_to_num(0.0)
+        loss = layer(weights @ x).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("how", "severity"), [("replaced", "info"), ("kept", "error")])
+def test_nan_that_the_program_replaces_is_information(
+    tmp_path: Path, how: str, severity: str
+) -> None:
+    recorded = record_program(tmp_path, MASKED, "--level", "numerics", arguments=(how,))
+    (found,) = not_finite(open_run(recorded.run))
+    assert "aten::_softmax" in found.title
+    assert found.severity == severity

@@ -133,7 +133,64 @@ def short_last_window(planted: bool) -> None:
                 optimizer.zero_grad()
 
 
+def head_gradient_bounded_by_one_rank(planted: bool) -> None:
+    """The elements of the head's gradient are kept in bounds after backward, where a rank logs."""
+    rank = begin()
+    model = net(rank)
+    wrapped = DDP(model)
+    optimizer = sgd(wrapped, 0.1)
+    for _ in range(STEPS):
+        x, y = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(wrapped(x), y).backward()
+        if rank == 1 or not planted:
+            model.head.weight.grad.clamp_(-0.001, 0.001)
+        optimizer.step()
+
+
+def noise_of_one_rank(planted: bool) -> None:
+    """Noise is added to gradients that were averaged by hand, on one rank or the same on both."""
+    rank = begin()
+    model = net(rank)
+    optimizer = sgd(model, 0.1)
+    noise = torch.Generator().manual_seed(3)
+    for _ in range(STEPS):
+        x, y = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad.div_(2)
+        for parameter in model.parameters():
+            if rank == 0 or not planted:
+                parameter.grad.add_(torch.randn(parameter.shape, generator=noise), alpha=1e-3)
+        optimizer.step()
+
+
+def head_gradient_replaced_by_one_rank(planted: bool) -> None:
+    """One rank puts another tensor in the place of the head's gradient: its sign."""
+    rank = begin()
+    model = net(rank)
+    wrapped = DDP(model)
+    optimizer = torch.optim.AdamW(wrapped.parameters(), lr=1e-3)
+    for _ in range(STEPS):
+        x, y = batch()
+        optimizer.zero_grad()
+        F.cross_entropy(wrapped(x), y).backward()
+        if rank == 0 or not planted:
+            model.head.weight.grad = model.head.weight.grad.sign()
+        optimizer.step()
+
+
 FAULTS = (
+    *rank_faults(
+        "gradients that one rank alone changes",
+        "rank_divergence",
+        "after they were reduced",
+        head_gradient_bounded_by_one_rank,
+        noise_of_one_rank,
+        head_gradient_replaced_by_one_rank,
+    ),
     *rank_faults(
         "parameters that one rank alone writes",
         "rank_divergence",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,20 @@ def test_what_cannot_be_answered(run: str, tmp_path: Path) -> None:
     assert "no step 999" in missing.output
     nowhere = CliRunner().invoke(main, ["time", str(tmp_path / "none")])
     assert nowhere.exit_code == 2
+
+
+def test_a_damaged_file_is_not_called_wrong_usage(run: str, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    (file,) = copy.glob("rank=00000/thread=*/op-*.parquet")
+    data = bytearray(file.read_bytes())
+    data[4:60] = bytes(56)
+    file.write_bytes(data)
+    answer = CliRunner().invoke(main, ["time", str(copy)])
+    assert answer.exit_code == 2
+    assert answer.stderr.startswith(f"lanescope: {copy}")
+    assert answer.stderr.count("\n") == 1
+    assert "the file is damaged" in answer.stderr
 
 
 def test_against_a_baseline(run: str, tmp_path: Path) -> None:

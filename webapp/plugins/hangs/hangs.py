@@ -67,6 +67,7 @@ ADVICE = {
     "recv": "Check that their tags agree",
     "all_to_all": "Check that the sizes agree that each rank sends and expects",
     "all_to_all_single": "Check that the sizes agree that each rank sends and expects",
+    schema.JOIN: "No rank is missing: check that one of them serves the address of init_method",
 }
 """What to do where all ranks entered a call that did not end, though their records agree."""
 
@@ -234,7 +235,8 @@ def _stuck(
         return _failed_inside(run, wait, gone, others)
     if not long and not _made_no_progress(run, wait):
         return None
-    if wait.group == schema.RENDEZVOUS and not wait.unrecorded:
+    inside = all(known[rank].stalled and not known[rank].gave_up for rank in wait.ranks)
+    if wait.group == schema.RENDEZVOUS and not (wait.unrecorded or inside):
         return None  # all came: it failed by itself, and said so
     if wait.unrecorded:
         missing = ranks_in(run, wait.unrecorded)

@@ -58,6 +58,7 @@ from lanescope.webapp.plugins.learning.replicas import (
     REDUCES,
     began_equal,
     bytes_of_step,
+    changed_apart,
     common_hashes,
     group_calls,
     hand_round,
@@ -307,6 +308,8 @@ def _cause(run: Run, parting: Parting, names: list[str]) -> Cause:
         known = other_order(parting.rows) or reduced_too_early(
             run, parting.group, parting.ranks[0], parting.step
         )
+        changed = changed_apart(run, parting.group, parting.rows, names[0])
+        known = known or (changed and Cause(*changed))
     if known is None and parting.last_equal is not None:
         known = skipped_step(run, parting.ranks, parting.step)
     if known is not None:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.access_site import phase_names
+from lanescope.webapp.analysis.arrow_columns import (
+    frame_ends_ns,
+    phases_of_kind,
+    stack_of,
+    to_frame,
+)
 from lanescope.webapp.analysis.collective_calls import (
     collective_calls,
     group_members,
@@ -18,8 +26,9 @@ from lanescope.webapp.analysis.collective_calls import (
 from lanescope.webapp.analysis.links import at_place
 from lanescope.webapp.analysis.parameter_history import wrapped
 from lanescope.webapp.analysis.process_exits import of_last_attempt
-from lanescope.webapp.analysis.stack_frames import place_before
+from lanescope.webapp.analysis.stack_frames import own_place, place_before
 from lanescope.webapp.runs import units
+from lanescope.webapp.runs.rank_groups import ranks_in
 from lanescope.webapp.runs.run import Run
 from lanescope.webapp.runs.types import BoolArray
 
@@ -240,3 +249,53 @@ def scaled_apart(run: Run, rows: pd.DataFrame) -> tuple[str, str | None] | None:
         "the parts, or the count.",
         where,
     )
+
+
+def changed_apart(
+    run: Run, group: str, rows: pd.DataFrame, name: str
+) -> tuple[str, str | None] | None:
+    """Returns what to say where a part of the ranks changes gradients between the last reduction of
+    a step and its optimizer, and the first line that does.
+
+    `rows`: rank and time_ns of gradients of the step that differ; `name`: the first of them.
+    """
+    lines: dict[str, dict[int, Any]] = defaultdict(dict)
+    until = rows.groupby("rank")["time_ns"].min()
+    for rank, instant in until.items():
+        for row in _changes(run, group, int(rank), int(instant)).itertuples():
+            line = own_place(run, int(rank), stack_of(row, "stack"))
+            if line is not None:
+                lines[line].setdefault(int(rank), row)
+    alone = {line: own for line, own in lines.items() if len(own) < len(until)}
+    if not alone:
+        return None
+    where, own = min(alone.items(), key=lambda one: min(row.start_ns for row in one[1].values()))
+    verb, op = "changes" if len(own) == 1 else "change", next(iter(own.values())).name
+    return (
+        f"{units.sentence(ranks_in(run, tuple(own)))} alone {verb} gradients at {where} ({op}), "
+        f"after they were reduced; {name} is the first that differs. Do so on all ranks, or before "
+        "backward reduces them.",
+        where,
+    )
+
+
+def _changes(run: Run, group: str, rank: int, until: int) -> pd.DataFrame:
+    """Operators of the program that write, since the last call of the group before `until` (ns), to
+    what the optimizer then reads: name, stack and start_ns."""
+    keys, calls = ["thread", "start_ns", "depth"], collective_calls(run)
+    before = (calls["group"] == group) & (calls["rank"] == rank) & (calls["start_ns"] < until)
+    steps = phases_of_kind(run, schema.PhaseKind.optimizer, rank)
+    ends = frame_ends_ns(steps, run.duration_ns)
+    if not before.any() or not (ends > until).any():  # a rank that ended within the step
+        return pd.DataFrame(columns=[*keys, "name", "stack"])
+    window = int(calls.loc[before, "start_ns"].max()), int(ends[ends > until].min())
+    touched = to_frame(
+        run.events("access", rank, columns=[*keys, "storage", "write"], window=window)
+    )
+    read = touched.loc[~touched["write"] & (touched["start_ns"] >= until), "storage"]
+    touched = touched[touched["write"] & touched["storage"].isin(read)]
+    columns = [*keys, "name", "stack", "phase"]
+    ops = to_frame(run.events("op", rank, columns=columns, window=(window[0], until)))
+    names = phase_names(run, rank)
+    updates = {of for kind in (_BACKWARD, _OPTIMIZER) for of in names.get(kind, ())}
+    return touched.merge(ops[~ops["phase"].isin(updates)], on=keys).sort_values("start_ns")

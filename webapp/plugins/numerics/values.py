@@ -19,7 +19,7 @@ from lanescope.webapp.analysis.access_site import phase_names
 from lanescope.webapp.analysis.findings import Finding, NotRecorded
 from lanescope.webapp.analysis.links import at_place, thread_lane, timeline_address
 from lanescope.webapp.analysis.op_inputs import TENSOR_COLUMNS, operands
-from lanescope.webapp.analysis.parameter_history import logged
+from lanescope.webapp.analysis.parameter_history import logged, rank_gradient_rows
 from lanescope.webapp.analysis.stack_frames import where_of
 from lanescope.webapp.analysis.tensor_fingerprints import NOT_LOOKED_AT
 from lanescope.webapp.runs import units
@@ -82,6 +82,9 @@ class _Made:
     tensor: dict[str, Any]
     op: dict[str, Any]
 
+
+_MAX_PATH = 16
+"""Operators between a NaN and the infinity that it comes from."""
 
 _NAN_OF_FINITE, _NAN, _INFINITE, _LEFT_OUT = range(4)
 """What is looked for, the best first: a NaN made of finite numbers, any NaN, an infinity made of
@@ -187,7 +190,12 @@ def _with_ops(
 
 
 def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
-    made = found[min(found)]
+    made, before = found[min(found)], found.get(_INFINITE)
+    error, followed = made.weight <= _NAN, ""
+    if made.weight == _NAN and before is not None and _comes_from(run, rank, made, before):
+        line = where_of(run, rank, made.op["stack"])
+        followed = f"; {made.op['name']} makes NaN values of them" + at_place(line)
+        made = before
     thread, tensor, op = made.thread, made.tensor, made.op
     kind, count = ("NaN", tensor["nan"]) if tensor["nan"] else ("infinite", tensor["inf"])
     where = where_of(run, rank, op["stack"])
@@ -197,7 +205,9 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
     changes = op["name"].endswith("_")
     inputs = [_statistics(one) for one in operands(run, rank, place, in_place=changes)]
     values = f", from {', '.join(_range(one) for one in inputs)}" if inputs else ""
-    before = found.get(_INFINITE)
+    values += followed
+    if error and not (stays := _stays(run, rank, made)):
+        error, values = stays, f"{values}; no gradient and no single number has one later"
     if made.weight == _NAN and before is not None and _start(before) < _start(made):
         line = where_of(run, rank, before.op["stack"])
         values += f"; the first infinity is that of {before.op['name']}" + at_place(line)
@@ -205,7 +215,7 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
         values += "; the gradient scaler left that step out"
     return Finding(
         kind="nan",
-        severity="error" if made.weight <= _NAN and not _fills(op) else "info",
+        severity="error" if error and not _fills(op) else "info",
         title=f"Operator {op['name']}{module}{at} {_deed(tensor, op, kind)}: "
         f"{units.count(count)} in {tensor['shape']} {tensor['dtype']}{values}. "
         f"{_advice(tensor, op)}",
@@ -218,6 +228,35 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
         },
         **_place(run, rank, thread, op),
     )
+
+
+def _stays(run: Run, rank: int, made: _Made) -> bool:
+    """Whether a NaN reaches what the program computes it for: a gradient, or a single number such
+    as a loss; else the program replaces it or leaves it out. True for a rank that does not train.
+    """
+    gradients = rank_gradient_rows(run, rank)
+    if gradients.empty or not np.isfinite(gradients.loc[~gradients["missing"], "norm"]).all():
+        return True
+    for rows in run.pieces("tensor", rank, columns=["start_ns", "nan", "shape"]):
+        later = pc.and_(pc.greater(rows["nan"], 0), pc.greater(rows["start_ns"], _start(made)))
+        if {"[]", "[1]"} & {*rows.filter(later)["shape"].cast("string").unique().to_pylist()}:
+            return True
+    return False
+
+
+def _comes_from(run: Run, rank: int, made: _Made, before: _Made) -> bool:
+    """Whether infinities of `before` reached the operator of `made`, each operator on the way being
+    the last recorded writer of what the next one read."""
+    place, source = ((one.thread, one.op["start_ns"], one.op["depth"]) for one in (made, before))
+    for _ in range(_MAX_PATH):
+        read = operands(run, rank, place, in_place=True)
+        writers = [one["writer"] for one in read if one["inf"] and one["writer"] is not None]
+        if source in writers:
+            return True
+        if not writers:
+            return False
+        place = writers[0]
+    return False
 
 
 def _range(tensor: dict[str, Any]) -> str:

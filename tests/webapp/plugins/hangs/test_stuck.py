@@ -286,3 +286,24 @@ def test_the_last_attempt_of_a_job_is_judged_alone(tmp_path: Path) -> None:
     assert found.where == "train.py:7"
     with pytest.raises(NotApplicable, match="replicas"):
         rank_divergence(run)
+
+
+@pytest.mark.parametrize("joins", [(0, 1), (0,)])
+def test_ranks_that_all_wait_to_join_a_second_time(tmp_path: Path, joins: tuple[int, ...]) -> None:
+    """A rank without a call of it has joined, or does something else: then nothing is said."""
+    builder = Builder(tmp_path / "run", world_size=2)
+    for rank in (0, 1):
+        builder.process(rank, end_ns=START_NS + 90 * S, closed=False, ended="")
+        call(builder, rank, 1, "all_reduce", True, sequence=0)
+    for rank in joins:
+        again = {"start_ns": START_NS + 2 * S, "name": "init_process_group", "sequence": 0}
+        group = {"group": "rendezvous", "group_size": 2}
+        builder.row("collective", rank, f"{1000 + rank}-0", **again, **group)
+        seen = {"time_ns": START_NS + 80 * S, "duration_ns": 70 * S, "pid": 1000 + rank}
+        thread = {"thread": f"{1000 + rank}-0", "name": "main", "reason": "no_progress"}
+        builder.row("stall", rank, None, **seen, **thread)
+    found = [one for one in hangs(open_run(builder.write())) if one.kind == "hang"]
+    titles = [one.title for one in found]
+    assert len(titles) == (len(joins) > 1)
+    assert all(one.startswith("Ranks 0-1 entered init_process_group, and it") for one in titles)
+    assert all("serves the address of init_method" in one for one in titles)
