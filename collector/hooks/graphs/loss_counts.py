@@ -21,6 +21,9 @@ from .node_facts import saved_tensor, short_name, takes_mean
 
 _MAX_SCALES = 6
 
+_MAX_CALLS = 64
+"""Losses of one step: a program without an optimizer stays in step 0."""
+
 
 class LossCounts:
     """Writes a value named LOSS_COUNT for a loss."""
@@ -28,11 +31,15 @@ class LossCounts:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self.readback = DeviceReadback()
+        self._step, self._calls = -1, 0
 
     def sample(self, loss: torch.Tensor) -> None:
         """Records the number of a loss that goes into backward."""
         recorder, step = self._recorder, self._recorder.step
-        if capturing():
+        if step != self._step:
+            self._step, self._calls = step, 0
+        self._calls += 1
+        if self._calls > _MAX_CALLS or capturing():
             return
         with recorder.own_torch(), torch.no_grad():
             self.readback.drain(wait=False)
