@@ -57,6 +57,7 @@ class Modules:
             weakref.WeakKeyDictionary()
         )
         self.holders = Holders()
+        self._called: set[int] = set()  # ids of modules that were outermost ones
         self._models: list[str] = []  # classes of the models seen, in order
         self._layers: list[str] = []  # classes of single layers called on their own
         self._unregistered: list[str] = []  # classes of modules that their model does not know
@@ -85,6 +86,9 @@ class Modules:
             known = self._paths.get(key)
             if known is not None and known[0]() is module:
                 path = known[1]
+                if not inside and key not in self._called:  # named as a part of its model
+                    with _outside_of_traces():
+                        self._first_call(module)
             elif not inside and isinstance(module, ParametrizationList):
                 # It computes a weight before its model is called, which is to name it.
                 key, path = 0, recorder.intern(own_class(module).__name__)
@@ -162,9 +166,13 @@ class Modules:
         self._name_tree(root, prefix)
         if not recorder.process.get("modules_root"):
             recorder.describe(modules_root=own_class(unwrap(root)).__qualname__)
+        self._first_call(module)
+        return self._paths[id(module)][1]
+
+    def _first_call(self, module: torch.nn.Module) -> None:
+        self._called.add(id(module))
         if self.named is not None:
             self.named(module, self.prefix(module))
-        return self._paths[id(module)][1]
 
     def _name_late(self, module: torch.nn.Module) -> int:
         """Names a module that was made after its model, or that it keeps in a plain list."""
@@ -235,6 +243,7 @@ class Modules:
         known = self._paths.get(key)
         if known is not None and known[0] is gone:  # False: another module is at this address now
             self._paths.pop(key, None)
+            self._called.discard(key)
             if self.calls is not None:
                 self.calls.gone()
 

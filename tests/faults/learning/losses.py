@@ -39,6 +39,12 @@ def mlp(*last: nn.Module, outputs: int = 3) -> nn.Sequential:
     return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, outputs), *last)
 
 
+def with_dropout() -> nn.Sequential:
+    """The same with dropout before the last layer."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Dropout(0.1), nn.Linear(24, 3))
+
+
 def softmax_before_cross_entropy(planted: bool) -> None:
     """The model ends in a softmax, as for a prediction; the twin's loss is one of logarithms."""
 
@@ -143,7 +149,7 @@ def loss_divided_as_it_accumulates(planted: bool) -> None:
 
 def evaluated_and_not_set_back(planted: bool) -> None:
     """validate() calls eval(), and only the first epoch was preceded by train()."""
-    model = mlp(nn.Dropout(0.1))
+    model = with_dropout()
     model.train()
 
     def validate(step: int) -> None:
@@ -174,7 +180,7 @@ def sampled_in_evaluation_mode(planted: bool) -> None:
 def teacher_left_in_evaluation_mode(planted: bool) -> None:
     """A teacher is trained and put into evaluation mode, and a model is trained with what it
     returns: itself, or the twin's student, with gradients enabled for both."""
-    teacher, student = mlp(nn.Dropout(0.1)), nn.Linear(12, 3)
+    teacher, student = with_dropout(), nn.Linear(12, 3)
     fit(teacher, lambda out, x: F.cross_entropy(out, x[:, :3].argmax(1)))
     teacher.eval()
 
