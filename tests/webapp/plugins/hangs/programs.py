@@ -69,23 +69,14 @@ def killed_at_work() -> None:
     train(model, 10**9)
 
 
-def killed_one_by_one() -> None:
-    """The same; a rank that is killed after another one has noticed that it is gone."""
-    model = DistributedDataParallel(network())
-    train(model)
-    killed_after(0.5, apart=0.02)
-    train(model, 10**9)
-
-
-def killed_after(seconds: float, apart: float = 0.0) -> None:
+def killed_after(seconds: float) -> None:
     """End the launcher and all ranks from outside, at once: a thread of a rank would be seen at
-    work, and a launcher that is left for a moment notices that a rank is gone."""
+    work, and a rank or a launcher that is left for a moment notices that another one is gone."""
     store = dist.distributed_c10d._get_default_store()
     store.set(f"pid of rank {RANK}", str(os.getpid()))
     if RANK == 0:
         pids = [store.get(f"pid of rank {rank}").decode() for rank in range(dist.get_world_size())]
-        between = f"; sleep {apart}; kill -9 " if apart else " "
-        command = f"sleep {seconds}; kill -9 {os.getppid()} {between.join(pids)}"
+        command = f"sleep {seconds}; kill -9 {os.getppid()} {' '.join(pids)}"
         subprocess.Popen(["sh", "-c", command], start_new_session=True)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -264,13 +267,32 @@ def test_a_killed_rank_is_known_to_have_been_stuck_and_where(runs: Runs, name: s
     assert "quiet" in {row["reason"] for row in runs.of(name).events("stall", 1).to_pylist()}
 
 
-@pytest.mark.parametrize("name", ["killed_at_work", "killed_one_by_one"])
+@pytest.mark.parametrize("name", ["killed_at_work"])
 @pytest.mark.slow
 def test_what_was_killed_at_work_did_not_hang(runs: Runs, name: str) -> None:
     run = runs.of(name)
     assert not run.complete
     assert "all_reduce" in run.events("collective", 1)["name"].to_pylist()
     assert [one.title for one in runs.found(name)] == []
+
+
+@pytest.mark.parametrize(
+    ("closed", "how"), [(False, ["killed", "killed"]), (True, ["died", "gave up"])]
+)
+@pytest.mark.slow
+def test_a_rank_that_noticed_the_end_of_another_may_be_killed_as_well(
+    runs: Runs, tmp_path: Path, closed: bool, how: list[str]
+) -> None:
+    """It raised before its turn came; where it ended in order, it was not killed."""
+    copy = Path(shutil.copytree(runs.of("killed_at_work").path, tmp_path / "run"))
+    manifest = json.loads((copy / "manifest.json").read_text())
+    manifest["exit_status"] = 128 + signal.SIGKILL
+    lost = {"ended": "exception", "exception": "RuntimeError: Connection closed by peer"}
+    for process in manifest["processes"]:
+        if process["rank"] == 1:
+            process.update(lost, closed=closed)
+    (copy / "manifest.json").write_text(json.dumps(manifest))
+    assert [one.how for _, one in sorted(endings(open_run(copy)).items())] == how
 
 
 @pytest.mark.parametrize("name", _some_slow(["stopped", "interrupted"]))
