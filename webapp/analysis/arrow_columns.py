@@ -108,11 +108,29 @@ def ops_named(
 ) -> pd.DataFrame:
     """Returns the operators of a thread whose name fulfils a test, by start; `columns` of the table
     of operators, among them name and start_ns."""
+    return _ops(run, rank, thread, columns, lambda piece: having(piece["name"], test))
+
+
+def ops_of_stacks(
+    run: Run, rank: int, thread: str, columns: Sequence[str], stacks: Sequence[int]
+) -> pd.DataFrame:
+    """Returns the operators of a thread that were called with one of some stacks, by start;
+    `columns` of the table of operators, among them name, stack and start_ns."""
+    return _ops(run, rank, thread, columns, lambda piece: np.isin(piece["stack"], stacks))
+
+
+def _ops(
+    run: Run,
+    rank: int,
+    thread: str,
+    columns: Sequence[str],
+    wanted: Callable[[pa.Table], BoolArray],
+) -> pd.DataFrame:
     parts = []
     for piece in run.pieces("op", rank, thread, columns):
-        named = having(piece["name"], test)
-        if named.any():  # most threads have none
-            parts.append(to_frame(piece.filter(pa.array(named))))
+        chosen = wanted(piece)
+        if chosen.any():  # most threads have none
+            parts.append(to_frame(piece.filter(pa.array(chosen))))
     if not parts:
         return pd.DataFrame(columns=[*columns]).astype({"name": "str"})
     ops = pd.concat(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import defaultdict
 
 import torch
 
@@ -32,16 +33,21 @@ class Holders:
         if self._searches >= _MAX_SEARCHES:
             return module
         self._searches += 1
+        holders = self._holders()
         seen = {id(module)}
-        made = [one for reference in [*self._made.values()] if (one := reference()) is not None]
-        while True:
-            holders = [one for one in made if _holds(one, module)]
-            if len(holders) != 1 or id(holders[0]) in seen:
-                return module
-            module = holders[0]
-            seen.add(id(module))
+        while len(held_by := holders[id(module)]) == 1 and seen.isdisjoint(held_by):
+            ((key, module),) = held_by.items()
+            seen.add(key)
+        return module
 
-
-def _holds(holder: torch.nn.Module, module: torch.nn.Module) -> bool:
-    children = vars(holder).get("_modules")  # none yet while it is being made
-    return isinstance(children, dict) and any(child is module for child in [*children.values()])
+    def _holders(self) -> defaultdict[int, dict[int, torch.nn.Module]]:
+        """Modules that hold one, by its id and theirs."""
+        found: defaultdict[int, dict[int, torch.nn.Module]] = defaultdict(dict)
+        for reference in [*self._made.values()]:
+            holder = reference()
+            # None yet while it is being made.
+            children = None if holder is None else vars(holder).get("_modules")
+            if holder is not None and isinstance(children, dict):
+                for child in [*children.values()]:
+                    found[id(child)][id(holder)] = holder
+        return found

@@ -158,6 +158,8 @@ def _line_again(
 ) -> Skipped | None:
     """The last line before a skipped step, where nothing else shows it: the operators of that line
     ran once more."""
+    if not all(run.counts_of(rank)["op"] for rank in phases):
+        return None
     counts, last = {}, {}
     for rank, own in phases.items():
         table = _ops_by_line(run, rank, {*own["thread"]})

@@ -206,8 +206,9 @@ def _nan_finding(run: Run, rank: int, found: dict[int, _Made]) -> Finding:
     inputs = [_statistics(one) for one in operands(run, rank, place, in_place=changes)]
     values = f", from {', '.join(_range(one) for one in inputs)}" if inputs else ""
     values += followed
-    if error and not (stays := _stays(run, rank, made)):
-        error, values = stays, f"{values}; no gradient and no single number has one later"
+    if error and not _stays(run, rank, made):
+        error = False
+        values += "; no gradient and no single number has one later"
     if made.weight == _NAN and before is not None and _start(before) < _start(made):
         line = where_of(run, rank, before.op["stack"])
         values += f"; the first infinity is that of {before.op['name']}" + at_place(line)

@@ -39,7 +39,7 @@ class TensorNames:
         self._run, self._rank = run, rank
         self._threads, self._sites = threads, sites
         self._named = storage_names(run, rank)
-        self._gradients: dict[tuple[int, int], str | None] = {}
+        self._gradients: dict[tuple[int, int], str] = {}
 
     def frames(self, site: CallSite) -> tuple[str, ...]:
         """Returns the stack of a site, innermost first; empty where none was captured."""
@@ -52,10 +52,11 @@ class TensorNames:
             return known
         rows = np.flatnonzero((accesses.storage == storage) & (accesses.generation == generation))
         key = storage, generation
-        if not self._gradients.get(key):  # an optimizer may come to it later
-            self._gradients[key] = self._gradient(accesses, rows)
-        found = self._gradients[key]
-        return found or self._made(accesses, rows[accesses.birth[rows]])
+        gradient = self._gradients.get(key) or self._gradient(accesses, rows)
+        if gradient is None:  # an optimizer may come to it later
+            return self._made(accesses, rows[accesses.birth[rows]])
+        self._gradients[key] = gradient
+        return gradient
 
     def _made(self, accesses: Accesses, births: Int64Array) -> str:
         if not len(births):

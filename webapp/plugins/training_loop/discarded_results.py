@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from lanescope.collector.format import schema
-from lanescope.webapp.analysis.arrow_columns import to_frame
+from lanescope.webapp.analysis.arrow_columns import ops_of_stacks, to_frame
 from lanescope.webapp.analysis.cluster import per_rank
 from lanescope.webapp.analysis.findings import Finding, finding_at
 from lanescope.webapp.analysis.source_lines import whole_files
@@ -44,18 +44,16 @@ def _of_rank(run: Run, rank: int) -> list[Finding]:
         for line, called in _discarding("\n".join(text))
     }
     stacks = {}
-    for stack in (
-        run.events("op", rank, columns=["stack"])["stack"].unique().drop_null().to_pylist()
-    ):
+    for stack in run.events("stack", rank, columns=["stack"])["stack"].to_pylist() if lines else ():
         for frame in own_frames(run, rank, stack)[:1]:
             if (frame["file"], frame["line"]) in lines:
                 stacks[stack] = place_of(frame), lines[frame["file"], frame["line"]]
     found = []
     for thread in run.threads_of(rank) if stacks else ():
-        ops = to_frame(run.events("op", rank, thread.thread, _OPS))
+        ops = ops_of_stacks(run, rank, thread.thread, _OPS, list(stacks))
         phases = ops["phase"].astype("str")
         trains = (phases == _FORWARD) | ((phases == "") & ops["sequence"].notna())
-        ops = ops[ops["stack"].isin(stacks) & trains].astype({"stack": "int64"})
+        ops = ops[trains].astype({"stack": "int64"})
         for (stack, name), own in ops.groupby(["stack", "name"], sort=False, observed=True):
             where, called = stacks[int(str(stack))]
             own = own[own["step"].isin(own["step"].drop_duplicates().iloc[:_STEPS])]
