@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -372,8 +373,12 @@ class Recorder:
             return
         self.coverage["recorder_errors"] += 1
         reason = f"{type(error).__name__}: {error}"
+        places = [
+            f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
+            for frame, line in traceback.walk_tb(error.__traceback__)
+        ]
         if RecursionError.__name__ not in reason:  # the program is at its limit, as it will see
-            self.warn(f"recorder error, some events are missing: {reason}")
+            self.warn(f"recorder error, some events are missing: {reason}{''.join(places[-1:])}")
 
     def warn(self, sentence: str) -> None:
         """Prints one line to standard error, once per process."""

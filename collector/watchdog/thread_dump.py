@@ -11,12 +11,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..format.names import UNREAD_OUTPUT
+from ..journal import own_threads
 from .event_loops import WAITS, waiting_places
 from .rest import ThreadWait
 from .system_calls import waits_for
+from .thread_frames import thread_frames
 
 _MAX_FRAMES = 40
 """Frames kept of each stack, innermost first."""
@@ -67,8 +69,40 @@ def name_of(thread: threading.Thread) -> str:
     return "main" if thread is threading.main_thread() else thread.name
 
 
+class ThreadStack(NamedTuple):
+    """Says where a thread was. A frame is [file, line, function]; innermost first."""
+
+    frames: list[list[Any]]
+    task: list[list[Any]]  # of a coroutine that the thread's event loop waits for
+    process: Any  # subprocess.Popen whose end the thread waits for; None: of none
+
+
+def read_stacks() -> dict[int, ThreadStack]:
+    """Reads the stacks of all threads but the recorder's own, by ident."""
+    with thread_frames() as frames:
+        return {
+            ident: _read_stack(frame)
+            for ident, frame in frames.items()
+            if not own_threads.is_own(ident)
+        }
+
+
+def _read_stack(innermost: FrameType) -> ThreadStack:
+    task = waiting_places(innermost)
+    frames, process = task[:_MAX_FRAMES], None
+    frame: FrameType | None = innermost
+    while frame is not None and len(frames) < _MAX_FRAMES:
+        code = frame.f_code
+        if not code.co_filename.startswith(_OWN):
+            frames.append([code.co_filename, frame.f_lineno, code.co_name])
+        if (os.path.basename(code.co_filename), code.co_name) == ("subprocess.py", "wait"):
+            process = process or frame.f_locals.get("self")
+        frame = frame.f_back
+    return ThreadStack(frames, task, process)
+
+
 def describe_thread(
-    ident: int, frame: FrameType, known: dict[int, dict[str, Any]], share: dict[int, float]
+    ident: int, stack: ThreadStack, known: dict[int, dict[str, Any]], share: dict[int, float]
 ) -> dict[str, Any]:
     """Returns a thread's entry of a dump.
 
@@ -78,15 +112,8 @@ def describe_thread(
     thread = vars(threading)["_active"].get(ident)
     native = native_id(thread) if thread is not None else 0
     doing = known.get(native, {})
-    task = waiting_places(frame)
-    frames = task[:_MAX_FRAMES]
-    current: FrameType | None = frame
-    while current is not None and len(frames) < _MAX_FRAMES:
-        code = current.f_code
-        if not code.co_filename.startswith(_OWN):
-            frames.append([code.co_filename, current.f_lineno, code.co_name])
-        current = current.f_back
-    cause = _unread_output(frame) or cause_of_wait(frames) or _acquires(thread, frames)
+    frames = stack.frames
+    cause = _unread_output(stack.process) or cause_of_wait(frames) or _acquires(thread, frames)
     cause = cause or waits_for(native)
     waiting = doing.get("waiting", "")
     if waiting == "a lock" and _inner(frames) == ("threading.py", "wait"):
@@ -98,22 +125,16 @@ def describe_thread(
         "cpu": round(share[native], 3) if native in share else None,
         "frames": frames,
         "last_op": doing.get("last_op", ""),
-        "waiting": waiting or (WAITS if task else cause),
+        "waiting": waiting or (WAITS if stack.task else cause),
         "owner": doing.get("owner"),
         "collective": doing.get("collective"),
     }
 
 
-def _unread_output(frame: FrameType | None) -> str:
-    """Returns UNREAD_OUTPUT where a thread waits for the end of a process that cannot write."""
-    while frame is not None:
-        code = frame.f_code
-        if (os.path.basename(code.co_filename), code.co_name) == ("subprocess.py", "wait"):
-            process = frame.f_locals.get("self")
-            pipes = (getattr(process, name, None) for name in ("stdout", "stderr"))
-            return UNREAD_OUTPUT if any(map(_is_full, pipes)) else ""
-        frame = frame.f_back
-    return ""
+def _unread_output(process: Any) -> str:
+    """Returns UNREAD_OUTPUT for a process that cannot write, whose end a thread waits for."""
+    pipes = (getattr(process, name, None) for name in ("stdout", "stderr"))
+    return UNREAD_OUTPUT if any(map(_is_full, pipes)) else ""
 
 
 def _is_full(pipe: Any) -> bool:

@@ -32,7 +32,7 @@ from .forked_children import is_alone, stuck_children
 from .native_stacks import free_signal, stacks_file
 from .peers import Peers, RestNote, write_note
 from .rest import BUSY, MAX_GAP, Rest, RestState, ThreadWait, rest_state, share_of_core
-from .thread_dump import describe_thread, name_of, native_id, thread_wait
+from .thread_dump import describe_thread, name_of, native_id, read_stacks, thread_wait
 from .thread_states import ProcessSample, call_own_thread
 
 LOOK_S, FIRST_LOOK_S = 1.0, 0.1
@@ -325,9 +325,7 @@ class Watchdog:
         self._name_owners(known)
         share = self._shares(now)
         threads = [
-            describe_thread(ident, frame, known, share)
-            for ident, frame in sys._current_frames().items()
-            if not own_threads.is_own(ident)
+            describe_thread(ident, stack, known, share) for ident, stack in read_stacks().items()
         ]
         threads += stuck_children(self._recorder.folder)
         return {"time_ns": now, "duration_ns": idle, "threads": threads}

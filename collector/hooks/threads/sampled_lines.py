@@ -8,7 +8,6 @@ step.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections import deque
@@ -20,6 +19,7 @@ from typing import Any
 from ...format.loop_names import SAMPLED_LINE
 from ...journal import clock, own_threads
 from ...recorder.recorder import Recorder
+from ...watchdog.thread_frames import thread_frames
 from ...watchdog.thread_states import call_own_thread
 from ..base import Hook, HookContext, Undo
 from ..stacks import PACKAGE_FOLDERS, program_line
@@ -85,17 +85,13 @@ class SampledLines:
             pause_s = max(least_s, (time.thread_time() - began) * _MOST_OF_TIME)
 
     def _look(self, late_ns: int) -> None:
-        instant, frames = clock.now() - late_ns, sys._current_frames()
-        try:
+        instant = clock.now() - late_ns
+        with thread_frames() as frames:
             for ident in [*self._seen]:
                 if ident not in frames:
                     del self._seen[ident]
                 elif line := self._line(None if late_ns else frames[ident]):
                     self._seen[ident].append((instant, line))
-        finally:
-            # This function's own frame is among them: a circle, which would keep all that the
-            # functions of the program hold.
-            frames.clear()
 
     def _line(self, frame: FrameType | None) -> str:
         """Returns file:12 of the program's innermost frame, "?" without a frame, "" for too many

@@ -24,6 +24,7 @@ import torch
 from ...format.loop_names import CANCELLED_TASK, NEVER_AWAITED, UNFINISHED_WORK
 from ...recorder.recorder import Recorder
 from ...watchdog.event_loops import coroutine_frames
+from ...watchdog.thread_frames import thread_frames
 from ..base import Hook, HookContext, Undo
 from ..patches import caller
 from ..stacks import code_line, program_place
@@ -46,13 +47,18 @@ class Takers:
 
     def close(self) -> None:
         """Writes a value named UNFINISHED_WORK for each queue with items for a daemon thread."""
-        frames = sys._current_frames()
         daemons = {one.ident for one in threading.enumerate() if one.daemon}
+        with thread_frames() as frames:
+            places = {
+                ident: program_place(frame, self._is_library)
+                for ident, frame in frames.items()
+                if ident in daemons
+            }
         for queue, (ident, ordinal) in list(self._last.items()):
             left = sum(map(_holds_data, list(getattr(queue, "queue", ()))))
-            if left and ident in daemons and ident in frames:
-                place = program_place(frames[ident], self._is_library)
-                self._recorder.value(f"{UNFINISHED_WORK}{place}/{ordinal}", float(left))
+            if left and ident in places:
+                name = f"{UNFINISHED_WORK}{places[ident]}/{ordinal}"
+                self._recorder.value(name, float(left))
 
 
 def _holds_data(item: Any, depth: int = 2) -> bool:
