@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 
-CACHE_LIMIT = 100_000
-"""Distinct stacks remembered; the cache is cleared beyond this number."""
+_MAX_STACKS = 20_000
+"""Distinct ones remembered; then all are forgotten: a program may compile functions as long as it
+runs, and each keeps its function's code."""
 
 _PATHS = sysconfig.get_paths()
 _STANDARD = _PATHS["stdlib"] + os.sep
@@ -69,8 +70,9 @@ class Stacks:
         key = said, tuple(frames)
         found = self._seen.get(key)
         if found is None:
-            if len(self._seen) >= CACHE_LIMIT:
+            if len(self._seen) >= _MAX_STACKS:
                 self._seen.clear()
+                self._library.clear()
             lines = [f"{code.co_filename}\t{line}\t{code.co_name}" for code, line in frames]
             lines[:1] = [line + said for line in lines[:1]]
             found = self._seen[key] = self._intern("\n".join(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from _thread import get_ident, start_new_thread  # imported before the hook replaces it
@@ -32,6 +33,25 @@ def start_thread(function: Callable[..., object], *arguments: object) -> None:
     """
     with signals_blocked():
         start_new_thread(_run, (function, *arguments))
+
+
+def pause_collection() -> bool:
+    """Keeps garbage of the program uncollected while a thread of the recorder works, which is
+    brief; returns what `resume_collection` is to get.
+
+    So a destructor of the program runs in a thread of the program: in any other, one of Tk's
+    objects ends the process. No context manager, which is an object at whose making Python may
+    collect.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    return collects
+
+
+def resume_collection(collects: bool) -> None:
+    """Ends `pause_collection`."""
+    if collects:
+        gc.enable()
 
 
 def is_own(ident: int) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_COLLECTS_WITHIN = sys.version_info[:2] == (3, 11)
-"""Whether reading an attribute of a frame may collect garbage."""
+from ..journal.own_threads import pause_collection, resume_collection
 
 
 @contextmanager
@@ -20,9 +18,7 @@ def thread_frames() -> Iterator[dict[int, FrameType]]:
     destructor of the program then lets the other thread return from that frame, whose memory is
     read afterwards: wrong objects, or a crash. So no garbage is collected within the block.
     """
-    collects = _COLLECTS_WITHIN and gc.isenabled()
-    if collects:
-        gc.disable()
+    collects = pause_collection()
     frames = sys._current_frames()
     try:
         yield frames
@@ -30,5 +26,4 @@ def thread_frames() -> Iterator[dict[int, FrameType]]:
         # The caller's own frame is among them: a circle, which would keep all that the functions
         # of the program hold.
         frames.clear()
-        if collects:
-            gc.enable()
+        resume_collection(collects)

@@ -128,14 +128,16 @@ class Watchdog:
         while serial == self._running:
             # Without a folder, a signal that ends the process cannot be noted: look soon.
             time.sleep(self._step if self._alive is not None else min(self._step, FIRST_LOOK_S))
-            if serial != self._running:
-                return
-            with self._recorder.contain_errors():
-                self._look(serial)
+            collects = own_threads.pause_collection()
+            try:
+                with self._recorder.contain_errors():
+                    self._look(serial)
+            finally:
+                own_threads.resume_collection(collects)
 
     def _look(self, serial: int) -> None:
         recorder = self._recorder
-        if recorder.folder is None or recorder.closed:
+        if recorder.folder is None or recorder.closed or serial != self._running:
             return
         alive = self._alive
         if alive is None:

@@ -78,11 +78,15 @@ class SampledLines:
             due = time.perf_counter() + pause_s
             time.sleep(pause_s)
             late_s, began = time.perf_counter() - due, time.thread_time()
-            with self._recorder.contain_errors():
-                self._look(round(late_s * 1e9) if late_s > _LATE_S else 0)
-            looks += 1
-            least_s = min(_FIRST_S * 2 ** (looks // _LOOKS), _LAST_S)
-            pause_s = max(least_s, (time.thread_time() - began) * _MOST_OF_TIME)
+            collects = own_threads.pause_collection()
+            try:
+                with self._recorder.contain_errors():
+                    self._look(round(late_s * 1e9) if late_s > _LATE_S else 0)
+                looks += 1
+                least_s = min(_FIRST_S * 2 ** (looks // _LOOKS), _LAST_S)
+                pause_s = max(least_s, (time.thread_time() - began) * _MOST_OF_TIME)
+            finally:
+                own_threads.resume_collection(collects)
 
     def _look(self, late_ns: int) -> None:
         instant = clock.now() - late_ns

@@ -247,3 +247,29 @@ def test_operators_that_torch_removes_and_registers_again(tmp_path: Path, engine
     one, two = ("lane::first", "[3]"), ("lane::first", "[3] [3]")
     even, odd = [one, ("lane::other", "[3] [3]")], [two, ("lane::again", "[3]")]
     assert [(row["name"], row["shapes"]) for row in rows] == [*even, *odd, *even, *odd]
+
+
+COMPILES_FUNCTIONS = """
+    import weakref
+    import torch
+
+    codes = []
+    ones = torch.ones(1)
+    for number in range(24_000):
+        names = {}
+        exec("\\n" * (number % 7) + "def function(x):\\n    return x + 1", names)
+        codes.append(weakref.ref(names["function"].__code__))
+        names["function"](ones)
+    print(sum(code() is not None for code in codes))
+"""
+
+
+@pytest.mark.parametrize("engine", SLOW_ON_PORTABLE)
+def test_functions_that_a_program_compiles_are_let_go(tmp_path: Path, engine: str) -> None:
+    options = "--engine", engine, "--stacks", "all"
+    recorded = record_program(tmp_path, COMPILES_FUNCTIONS, *options)
+    assert int(recorded.stdout) <= 20_000, recorded.stderr
+    lines = {row["stack"]: row["frames"][0]["line"] for row in recorded.rows("stack")}
+    adds = [row for row in recorded.rows("op") if row["name"] == "aten::add"]
+    # Other code at the address of one that was let go has a stack of its own.
+    assert [lines[row["stack"]] for row in adds] == [2 + n % 7 for n in range(24_000)]

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <atomic>
 #include <cstddef>
 #include <cstring>
 
@@ -61,6 +62,7 @@ struct Interpreter {
 
 void* (*this_thread_state)() = nullptr;
 const Layout* layout_found = nullptr;
+std::atomic<uint64_t> generation{0};  // of hashes
 
 Address innermost(const Layout& layout, Address state) {
   const Address first = pointer_at(state, layout.indirect);
@@ -137,8 +139,8 @@ uint64_t raw_stack() {
   if (state == nullptr) {
     return 0;
   }
-  uint64_t hash = 0;
   Address frame = innermost(*layout, state);
+  uint64_t hash = frame != nullptr ? generation.load(std::memory_order_relaxed) : 0;
   for (int depth = 0; frame != nullptr && depth < MAX_FRAMES; ++depth) {
     const auto code = reinterpret_cast<uint64_t>(pointer_at(frame, layout->code));
     const auto position = reinterpret_cast<uint64_t>(pointer_at(frame, layout->position));
@@ -147,6 +149,10 @@ uint64_t raw_stack() {
     frame = pointer_at(frame, layout->previous);
   }
   return hash;
+}
+
+void forget_raw_stacks() {
+  generation.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace lanescope

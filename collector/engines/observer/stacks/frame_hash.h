@@ -19,4 +19,8 @@ bool find_raw_frames();
 // Returns a hash of the calling thread's innermost frames; 0 without frames or a layout that fits.
 uint64_t raw_stack();
 
+// Makes the hashes of all stacks others, once code objects may be freed whose addresses were in
+// them.
+void forget_raw_stacks();
+
 }  // namespace lanescope

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "base/fault_injection.h"
+#include "stacks/frame_hash.h"
 #include "thread/thread.h"
 
 namespace lanescope {
@@ -73,9 +75,12 @@ struct State {
   std::unordered_map<PythonObject*, Code>
       codes;  // each holds a reference, so that no address is reused
   std::unordered_map<std::string, Text> seen;  // raw frames -> text
+  size_t walks = 0;                            // in progress, on all threads
 };
 
-constexpr size_t MAX_STACKS = 100'000;  // distinct stacks remembered; then all are forgotten
+// Distinct ones remembered; then all are forgotten.
+constexpr size_t MAX_STACKS = 100'000;
+constexpr size_t MAX_CODES = 20'000;  // a program may compile functions as long as it runs
 
 State& state() {
   static State& instance = *new State;
@@ -138,13 +143,31 @@ struct Raw {
   int64_t position;  // instruction, or line where Python does not provide it
 };
 
-// Owned references, released also after an exception: a leaked frame keeps the program's tensors
-// alive.
-struct Owned {
+// Lets code objects of the program go. Not within a walk, which may run a destructor of the program
+// and, in that, walk again.
+void forget_codes(const Python& py, State& all) {
+  if (all.codes.size() < MAX_CODES || all.walks != 0) {
+    return;
+  }
+  const auto codes = std::exchange(all.codes, {});
+  all.seen.clear();
+  forget_raw_stacks();
+  for (const auto& [code, _] : codes) {
+    py.decrease(code);
+  }
+}
+
+// A walk's owned references, released also after an exception: a leaked frame keeps the program's
+// tensors alive.
+struct Walk {
   const Python& py;
+  State& all;
   std::vector<PythonFrame*> frames;
 
-  ~Owned() {
+  Walk(const Python& python, State& state) : py(python), all(state) { ++all.walks; }
+  Walk(const Walk&) = delete;
+  ~Walk() {
+    --all.walks;
     for (PythonFrame* frame : frames) {
       py.decrease(reinterpret_cast<PythonObject*>(frame));
     }
@@ -161,7 +184,7 @@ Text walk(const Python& py, State& all) {
     return 0;
   }
   py.increase(reinterpret_cast<PythonObject*>(frame));
-  Owned owned{py, {}};
+  Walk owned(py, all);
   while (frame != nullptr && frames.size() < all.settings.depth) {
     owned.frames.push_back(frame);
     fault_at(Fault::STACK);
@@ -219,6 +242,7 @@ Text capture_stack() {
   py.fetch_error(&type, &value, &traceback);
   Text text = 0;
   try {
+    forget_codes(py, state());
     text = walk(py, state());
   } catch (...) {
     note_error();
