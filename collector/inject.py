@@ -26,8 +26,8 @@ class _AfterTorch:
     ) -> "ModuleSpec | None":
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        others = [one for one in sys.meta_path if one is not self]
+        finders = [finder for finder in others if hasattr(finder, "find_spec")]
         found = (finder.find_spec(name, path, target) for finder in finders)
         spec = next((one for one in found if one is not None), None)
         loader = None if spec is None else spec.loader
@@ -37,7 +37,9 @@ class _AfterTorch:
 
         def exec_module(module: "ModuleType") -> None:
             execute(module)
-            _start()
+            if self in sys.meta_path:  # until now: a program may ask for torch before it imports it
+                sys.meta_path.remove(self)
+                _start()
 
         loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

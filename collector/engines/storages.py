@@ -6,13 +6,13 @@ The native engine has the same in `observer/storages/storages.h`.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import deque
 from typing import Any, NamedTuple
 
 import torch
 from torch.multiprocessing import reductions
 
+from ..journal.own_lock import own_lock
 from ..numerics.fingerprint import BLOCK, can_read
 from ..numerics.host_fingerprint import Numbers, flat_hash
 
@@ -142,7 +142,7 @@ class LiveStorages:
         self._all: dict[int, StorageState] = {}
         self._purge_at = _PURGE_FROM
         self._serials = itertools.count()
-        self._lock = threading.RLock()
+        self._lock = own_lock()
 
     def look(self, tensor: torch.Tensor) -> _Found:
         """Returns the state of a readable input."""

@@ -9,7 +9,6 @@ or if they have changed since the last write.
 from __future__ import annotations
 
 import sys
-import threading
 from collections import deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..hooks.cuda_graphs import capturing
-from ..hooks.training.device_readback import has_passed
+from ..hooks.training.device_readback import has_passed, passes
 from ..journal.journal import (
     RECORD,
     TENSOR_MORE_RECORD,
@@ -26,6 +25,7 @@ from ..journal.journal import (
     RecordKind,
     TensorFlag,
 )
+from ..journal.own_lock import own_lock
 from ..journal.process_journals import ThreadState
 from ..numerics.fingerprint import Fingerprint, fingerprint
 from ..numerics.host_fingerprint import Numbers, numbers_of
@@ -77,7 +77,7 @@ class Values:
         self._recorder = recorder
         self._plans: dict[Any, ReadPlan | None] = {}
         self._storages = LiveStorages()
-        self._lock = threading.RLock()
+        self._lock = own_lock()
         self._current_node = optional("torch._C", "_current_autograd_node", "") or (lambda: None)
         self._pending: deque[tuple[Any, list[torch.Tensor], TensorRow, int, int, int]] = deque()
 
@@ -266,17 +266,16 @@ class Values:
             self._pending.append((event, hosts, row, flags, start, depth))
 
     def drain(self, state: ThreadState, *, wait: bool) -> None:
-        """Writes the records whose device copies have arrived; with `wait`, all of them."""
+        """Writes the records whose device copies have arrived; with `wait`, all that do soon."""
         while self._pending and not capturing():
             with self._lock:
                 if not self._pending:
                     return
                 first = self._pending.popleft()
                 event, (counts, moments), row, flags, start, depth = first
-                if not (wait or has_passed(event)):
+                if not (passes if wait else has_passed)(event):
                     self._pending.appendleft(first)
                     return
-            event.synchronize()
             found = Numbers(*counts.tolist(), *moments.tolist())
             _put(state, found, row, flags, start, depth)
 

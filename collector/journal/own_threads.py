@@ -35,6 +35,10 @@ def start_thread(function: Callable[..., object], *arguments: object) -> None:
         start_new_thread(_run, (function, *arguments))
 
 
+_pauses = 0
+"""Of the collection of garbage, which goes on behind the last of them."""
+
+
 def pause_collection() -> bool:
     """Keeps garbage of the program uncollected while a thread of the recorder works, which is
     brief; returns what `resume_collection` is to get.
@@ -43,15 +47,30 @@ def pause_collection() -> bool:
     objects ends the process. No context manager, which is an object at whose making Python may
     collect.
     """
-    collects = gc.isenabled()
+    global _pauses
+    collects = _pauses > 0 or gc.isenabled()
+    _pauses += collects
     gc.disable()
     return collects
 
 
 def resume_collection(collects: bool) -> None:
     """Ends `pause_collection`."""
-    if collects:
+    global _pauses
+    _pauses -= collects
+    if collects and not _pauses:
         gc.enable()
+
+
+def _forked() -> None:
+    """Ends all of them in a forked child, which has none of these threads."""
+    global _pauses
+    if _pauses:
+        _pauses = 0
+        gc.enable()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def is_own(ident: int) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from ..format.record_kinds import PhaseKind, ThreadKind
 from . import background_compactor, clock
 from .journal import PROCESS_FILE, RecordKind, write_json
+from .own_lock import own_lock
 from .segment_ring import Ring
 from .string_table import StringTable
 from .writer import ThreadJournal
@@ -93,7 +93,7 @@ class JournalStore:
         self._place = folder
         self._opened = False
         self._process: dict[str, Any] = {}
-        self._lock = threading.RLock()
+        self._lock = own_lock()
         self._ordinals = itertools.count(MAIN_ORDINAL + 1)
         self._journals: dict[int, ThreadJournal] = {}
         self._ring = None if self._keep_last is None else Ring(self._keep_last)

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import threading
 from collections import deque
 from pathlib import Path
+
+from .own_lock import own_lock
 
 MIN_SEGMENT_BYTES = 2 * mmap.PAGESIZE
 BUFFER_PARTS = 16
@@ -31,7 +32,7 @@ class Ring:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit  # bytes
-        self._lock = threading.RLock()
+        self._lock = own_lock()
         self._history: deque[tuple[Path, int, int]] = deque()  # file, bytes, records
         self._live = 0  # bytes of segments being written to
         self._total = 0  # bytes of all segments

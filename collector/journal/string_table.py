@@ -6,12 +6,12 @@ import contextlib
 import errno
 import mmap
 import os
-import threading
 from collections import Counter
 from pathlib import Path
 
 from .journal import STRINGS_FILE
 from .own_files import Mapping, may_pass
+from .own_lock import own_lock
 
 MAX_SIGNATURES = 65_536
 """Distinct texts of shapes, dtypes and device. A program whose shapes never repeat would fill
@@ -41,7 +41,7 @@ class StringTable:
         self._count = 1
         self._bytes = 0
         self._signatures = 0
-        self._lock = threading.RLock()
+        self._lock = own_lock()
         self._path = Path()
         self._mapping: Mapping | None = None
         self._size = self._used = 0  # of the mapping, bytes
@@ -65,7 +65,6 @@ class StringTable:
 
     def detach(self) -> None:
         """Leaves the folder and keeps the ids, in a forked child."""
-        self._lock = threading.RLock()
         self.close()
         self.failure = None
         self.left_out = Counter()

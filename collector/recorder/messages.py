@@ -10,6 +10,6 @@ def say(sentence: str) -> None:
     """Writes one line to standard error, if the program has one."""
     stream = sys.stderr
     if stream is not None:
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(Exception):  # it may be an object of the program
             stream.write(f"lanescope: {sentence}\n")
             stream.flush()

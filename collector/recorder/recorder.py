@@ -362,9 +362,9 @@ class Recorder:
     def failed(self, error: BaseException) -> None:
         """Counts an exception of the recorder and warns once.
 
-        Raises it again if it came from a signal handler of the program.
+        Raises it again if it came from a signal handler, of the program or of Python (Ctrl-C).
         """
-        if is_interruption(error):
+        if not isinstance(error, Exception) or is_interruption(error):
             raise error
         if isinstance(error, OSError) and str(error.filename).startswith(str(self.run)):
             self._warn_of_disk(error)

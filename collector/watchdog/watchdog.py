@@ -303,7 +303,8 @@ class Watchdog:
     def _forget_end(self) -> None:
         file, self._stacks = self._stacks, None
         if file is not None:
-            faulthandler.unregister(signal.SIGTERM)
+            if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:  # else the program's own is lost
+                faulthandler.unregister(signal.SIGTERM)
             file.close()
 
     def _place(self) -> tuple[int, int]:

@@ -7,7 +7,6 @@ portable engine; the native one does the same in observer/collectives/collective
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from ...format.names import COLLECTIVE_NAMES, MISSING, PAIRED, UNMOVED
 from ...journal import clock
 from ...journal.journal import RecordKind
+from ...journal.own_lock import own_lock
 from ...journal.process_journals import ThreadState
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
@@ -74,7 +74,7 @@ class Collectives:
         self._stacks = stacks
         self._plans: dict[Any, Plan | None] = {}
         self._sequences: Counter[tuple[str, str]] = Counter()
-        self._lock = threading.RLock()
+        self._lock = own_lock()
         self._runnable = Runnable()
         # By id of the object that the program waits on: the work, which is kept, or the storage.
         self._works: OrderedDict[int, tuple[Any, RunningCollective]] = OrderedDict()

@@ -10,7 +10,6 @@ alone (no_grad, autocast, a default device) are noted likewise where the thread 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any
 
 from ...format.marks import LostContext, LostMode
 from ...journal import clock
+from ...journal.own_lock import own_lock
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -69,7 +69,7 @@ class Contexts:
         self._inherited: dict[int, Inherited] = {}  # by the running thread's identity
         self._reported: set[str] = set()
         self._patches = Patches()
-        self._lock = threading.RLock()
+        self._lock = own_lock()
         self._watching = False
 
     def left(self, what: str) -> Inherited | None:

@@ -17,6 +17,9 @@ from ..stacks import program_line
 
 _POOL = pool.__file__
 
+_MAX_READ = 10_000
+"""Different errors that the program got and that are remembered."""
+
 _NEVER_READ = "exception was never retrieved"
 """How asyncio ends what it reports of a task or future whose error was not read."""
 
@@ -72,6 +75,8 @@ class LostErrors:
         """Notes that the program asks a future for its result, or adds a callback."""
         found = self._unread.pop(id(future), None)
         if found is not None:
+            if len(self._read) >= _MAX_READ:
+                self._read.clear()
             self._read.add(found[1])
 
     def reported(self, loop: Any, context: Any) -> None:

@@ -15,6 +15,7 @@ import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from textwrap import dedent
 from types import FrameType
 from typing import Any
@@ -61,12 +62,15 @@ class Takers:
                 self._recorder.value(name, float(left))
 
 
+_MAX_PARTS = 64
+
+
 def _holds_data(item: Any, depth: int = 2) -> bool:
-    """Whether an item is more than a sign to stop."""
+    """Whether an item is more than a sign to stop, by its first parts: bytes have millions."""
     if isinstance(item, Mapping):
         return bool(item)
     if isinstance(item, Sequence) and not isinstance(item, str) and depth:
-        return any(_holds_data(one, depth - 1) for one in item)
+        return any(_holds_data(one, depth - 1) for one in islice(item, _MAX_PARTS))
     return isinstance(item, torch.Tensor) or type(item).__name__ == "ndarray"
 
 

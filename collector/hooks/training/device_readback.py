@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,12 @@ from ...recorder.recorder import Recorder
 from ..cuda_graphs import capturing
 from .norms import has_norm
 
+_END_S = 5.0
+"""Longest wait for a device as the recording ends: one that hangs must not keep the process."""
+
+_hanging: list[Any] = []
+"""The first event that was not reached by then; no other one is waited for."""
+
 
 def has_passed(event: Any) -> bool:
     """Returns whether a device has reached an event, without the hook on the program's questions.
@@ -22,6 +29,18 @@ def has_passed(event: Any) -> bool:
     hooked: Any = torch.cuda.Event
     asked: Any = super(hooked, event) if isinstance(event, hooked) else event
     return bool(asked.query())
+
+
+def passes(event: Any) -> bool:
+    """Waits for a device to reach an event as the recording ends; returns whether it has."""
+    until = 0.0 if _hanging else time.monotonic() + _END_S
+    while not has_passed(event):
+        if time.monotonic() > until:
+            _hanging.append(event)
+            del _hanging[1:]
+            return False
+        time.sleep(0.001)
+    return True
 
 
 class DeviceReadback:
@@ -52,15 +71,13 @@ class DeviceReadback:
         self._pending.append((event, host, then))
 
     def drain(self, *, wait: bool) -> None:
-        """Passes on numbers that have arrived; with `wait`, all of them."""
+        """Passes on numbers that have arrived; with `wait`, all that arrive soon."""
         if not self._pending or capturing() or not self._lock.acquire(blocking=wait):
             return
         try:
             while self._pending:
                 event, host, then = first = self._pending.popleft()
-                if wait:
-                    event.synchronize()
-                elif not has_passed(event):
+                if not (passes if wait else has_passed)(event):
                     self._pending.appendleft(first)
                     return
                 then(host)
@@ -68,7 +85,7 @@ class DeviceReadback:
             self._lock.release()
 
     def finish(self, recorder: Recorder) -> None:
-        """Passes on all numbers as a recording ends, unless it has no journal. Never raises."""
+        """Passes on numbers as a recording ends, unless it has no journal. Never raises."""
         with recorder.contain_errors():
             if recorder.folder is not None:
                 self.drain(wait=True)

@@ -37,8 +37,9 @@ WRAPPED = {
 }
 """Wrapper class -> the attribute that holds the wrapped module."""
 
-_MAX_NAMED_MODELS = 10_000
-"""Models with their own names; bounds them where a program makes new ones at every step."""
+_MAX_NAMED_MODELS, _MAX_NAMES = 10_000, 100_000
+"""Models with their own names, and names of their parts and parameters; bounds them where a program
+makes new ones at every step, as it copies one to adapt it to each sample."""
 
 _MAX_SEARCHES = 200
 """Unknown modules for which all models are searched; a search of a large one takes milliseconds."""
@@ -61,7 +62,7 @@ class Modules:
         self._models: list[str] = []  # classes of the models seen, in order
         self._layers: list[str] = []  # classes of single layers called on their own
         self._unregistered: list[str] = []  # classes of modules that their model does not know
-        self._searches = 0
+        self._searches = self._names = 0
         # If set, called with a module, the text id of its path and its output.
         self.returned: Callable[[torch.nn.Module, int, Any], None] | None = None
         # If set, called at a model's first call with the model and the prefix of its names.
@@ -196,9 +197,10 @@ class Modules:
         seen = self._models if model._modules else self._layers
         name = own_class(model).__name__
         first, same = not seen, seen.count(name)
-        if first or len(seen) < _MAX_NAMED_MODELS:
+        full = len(seen) >= _MAX_NAMED_MODELS or self._names >= _MAX_NAMES
+        if first or not full:
             seen.append(name)
-        if first or len(seen) == _MAX_NAMED_MODELS:
+        if first or full:
             return ""
         return _numbered(name, same)
 
@@ -227,6 +229,7 @@ class Modules:
 
     def _put(self, module: torch.nn.Module, path: str, inside: str = "") -> int:
         recorder = self._recorder
+        self._names += 1 + len(module._parameters)
         text = recorder.intern(path)
         key = id(module)
         self._paths[key] = (weakref.ref(module, lambda gone: self._forget(key, gone)), text, inside)

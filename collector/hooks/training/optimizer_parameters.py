@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from ...journal.journal import FIELDS, RecordKind
 from ...recorder.recorder import Recorder
 from .modules import Modules
+from .settings import MAX_OPTIMIZERS
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Classes of tensors that have no code of the program."""
@@ -154,7 +155,7 @@ class OptimizerParameters:
                 known += [self._shard(parameter, shard) for shard in shards[position]]
                 continue
             if name is None:
-                name = f"optimizer{ordinal}.parameter{position}"
+                name = f"optimizer{min(ordinal, MAX_OPTIMIZERS)}.parameter{position}"
                 self._unnamed[id(parameter)] = (weakref.ref(parameter), name)
             known.append(self._one(parameter, name))
         return _Shared(

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from numbers import Real
 from typing import Any
@@ -24,8 +25,12 @@ from ...format.names import (
 from ...format.program_files import INSTALLED_FILE
 from ...recorder.recorder import Recorder
 
-_MAX_GROUPS = 8
-"""Parameter groups of an optimizer whose settings are recorded."""
+MAX_OPTIMIZERS, _MAX_GROUPS = 1_000, 8
+"""Optimizers with settings and names of their own, as a program may make one for each sample, and
+groups of parameters of each whose settings are recorded."""
+
+_MAX_NUMBERS = 64
+"""Of a setting that is a list."""
 
 _MAX_FILES = 64
 """Files of the program that are named."""
@@ -51,6 +56,8 @@ _TEXT = re.compile(r"[\w.,:;+=%-]{0,64}")
 
 def record_settings(recorder: Recorder, optimizer: Optimizer, ordinal: int) -> None:
     """Writes a value for each setting; those of the process with the first optimizer."""
+    if ordinal >= MAX_OPTIMIZERS:
+        return
     with recorder.contain_errors():
         for name, number in (*_of_process(ordinal), *_of_optimizer(optimizer, ordinal)):
             recorder.value(f"{SETTINGS}{name}", number)
@@ -65,7 +72,8 @@ def _of_process(ordinal: int) -> Iterator[tuple[str, float]]:
     yield "threads", float(torch.get_num_threads())
     deterministic, cudnn_deterministic, cudnn_benchmark = SETTING_FLAGS
     yield deterministic, float(torch.are_deterministic_algorithms_enabled())
-    yield MATMUL_PRECISION, float(MATMUL_PRECISIONS.index(torch.get_float32_matmul_precision()))
+    with suppress(RuntimeError):  # torch has no answer where the program sets it by backend
+        yield MATMUL_PRECISION, float(MATMUL_PRECISIONS.index(torch.get_float32_matmul_precision()))
     yield cudnn_deterministic, float(torch.backends.cudnn.deterministic)
     yield cudnn_benchmark, float(torch.backends.cudnn.benchmark)
     for name, text in os.environ.items():
@@ -98,6 +106,6 @@ def _numbers(value: Any) -> Iterator[tuple[str, float]]:
     if isinstance(value, Real):
         yield "", float(value)
     elif isinstance(value, (tuple, list)):
-        for place, one in enumerate(value):
+        for place, one in enumerate(value[:_MAX_NUMBERS]):
             if isinstance(one, Real):
                 yield f"[{place}]", float(one)

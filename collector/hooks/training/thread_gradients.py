@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from ...format.names import ADDED_NORM, ADDED_NORM_OF
+from ...journal.own_lock import own_lock
 from ...recorder.private_names import optional
 from ...recorder.recorder import Recorder
 from ..base import Hook, HookContext, Undo
@@ -56,7 +57,7 @@ class ThreadGradients:
         self._recorder = recorder
         self._modules = modules
         self._norms = norms
-        self._lock = threading.RLock()
+        self._lock = own_lock()
         self._running = 0  # calls of the engine, on all threads
         self._backward = _Threads()  # that ran backward
         self._training = _Threads()  # that may make or drop gradients
@@ -125,8 +126,7 @@ class ThreadGradients:
         self._hooked.clear()
 
     def forked(self) -> None:
-        """Resets a forked child: it has one thread, and another may hold the lock for ever."""
-        self._lock = threading.RLock()
+        """Resets a forked child: it has one thread."""
         self._running = len(vars(self._thread).get("calls", ()))
         self._training = _Threads()
 

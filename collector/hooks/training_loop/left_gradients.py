@@ -20,23 +20,27 @@ from ..patches import caller
 from ..stacks import Stacks, program_place
 from ..training.modules import Modules
 from ..training.thread_gradients import ThreadGradients
-from .scaled_losses import first_trained, identity
+from .scaled_losses import Trained, first_trained, identity
 
 
 @dataclass
 class _Held:
     """What an optimizer's gradients hold since its last step."""
 
-    first: list[torch.Tensor]  # parameters
+    first: Trained
     left: list[tuple[int, int]] = field(default_factory=list)  # their gradients after a backward
     added: bool = False  # a backward added to them
-    other: Optimizer | None = None  # that stepped since
+    other: weakref.ref[Optimizer] | None = None  # see `stepped_since`
     mixed: bool = False  # a backward added to them after that step, and not to the other's
 
     def forget(self) -> None:
         """Begins again, as they were used or zeroed."""
         self.added = self.mixed = False
         self.other = None
+
+    def stepped_since(self) -> Optimizer | None:
+        """Returns another optimizer that stepped since, if it is still there."""
+        return None if self.other is None else self.other()
 
     def now(self) -> list[tuple[int, int]]:
         """Returns which tensors the gradients are, and how often they were changed."""
@@ -80,7 +84,8 @@ class LeftGradients:
             touched = {one for one, held in looked if held.now() != held.left}
             for optimizer in touched:
                 held = self._held[optimizer]
-                held.mixed |= held.added and held.other is not None and held.other not in touched
+                other = held.stepped_since()
+                held.mixed |= held.added and other is not None and other not in touched
                 held.left, held.added = held.now(), True
 
     def steps(self, optimizer: Optimizer) -> None:
@@ -102,17 +107,19 @@ class LeftGradients:
             if not trained:
                 return
             own = self._held[optimizer] = _Held(trained)
-        if own.mixed and own.other is not None:
-            self._write(own, self._held[own.other])
+        other = own.stepped_since()
+        if own.mixed and other is not None:
+            self._write(own, self._held[other])
         own.forget()
         for held in self._held.values():
             if held.added and not any(one is own.first[0] for one in held.first):
-                held.other = optimizer
+                held.other = weakref.ref(optimizer)
 
     def _write(self, own: _Held, other: _Held) -> None:
         if self._recorder.active:
             place = program_place(caller(), self._is_library)
-            names = (self._name_of(held.first[0]) or "a parameter" for held in (own, other))
+            first = (held.first[0]() for held in (own, other))
+            names = ((one is not None and self._name_of(one)) or "a parameter" for one in first)
             self._recorder.value(f"{LEFT_GRADIENTS}{place}/{'/'.join(names)}", 1.0)
 
 

@@ -95,7 +95,9 @@ def _first_and_stride(held: Any) -> tuple[int, int, int] | None:
 def _indices(indices: Any) -> array[int] | None:
     """Returns the different indices of a subset; None where they are many, or no numbers."""
     try:
+        if len(indices) > _MAX_INDICES:
+            return None
         numbers = indices.tolist() if isinstance(indices, torch.Tensor) else indices
-        return None if len(numbers) > _MAX_INDICES else array("q", {*map(int, numbers)})
+        return array("q", {*map(int, numbers)})
     except (TypeError, ValueError):
         return None

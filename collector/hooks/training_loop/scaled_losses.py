@@ -38,9 +38,7 @@ class ScaledLosses:
         self._scalers: weakref.WeakSet[GradScaler] = weakref.WeakSet()
         self._losses: list[weakref.ref[torch.Tensor]] = []
         self._scaled = self._plain = False  # losses that went into backward since the last step
-        self._first: weakref.WeakKeyDictionary[Optimizer, list[torch.Tensor]] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._first: weakref.WeakKeyDictionary[Optimizer, Trained] = weakref.WeakKeyDictionary()
         self._left: dict[int, tuple[int, int]] = {}  # gradients, as the last backward left them
         self._threads = threads
         self.readback = DeviceReadback()
@@ -116,15 +114,21 @@ class ScaledLosses:
             self.readback.drain(wait=False)
 
 
-def first_trained(optimizer: Optimizer) -> list[torch.Tensor]:
+Trained = list[weakref.ref[torch.Tensor]]
+"""Parameters. Weakly: an optimizer may get others, and a parameter may lead to its optimizer."""
+
+
+def first_trained(optimizer: Optimizer) -> Trained:
     """Returns the first parameters that have a gradient."""
     every = (one for group in optimizer.param_groups for one in group["params"])
-    return [*islice((one for one in every if one.grad is not None), _MAX_GRADIENTS)]
+    trained = (weakref.ref(one) for one in every if one.grad is not None)
+    return [*islice(trained, _MAX_GRADIENTS)]
 
 
-def identity(parameter: torch.Tensor) -> tuple[int, int]:
+def identity(reference: weakref.ref[torch.Tensor]) -> tuple[int, int]:
     """Returns which tensor a gradient is, and how often it was changed in place."""
-    gradient = parameter.grad
+    parameter = reference()
+    gradient = None if parameter is None else parameter.grad
     if gradient is None:
         return 0, 0
     return id(gradient), 0 if gradient.is_inference() else gradient._version

@@ -87,10 +87,10 @@ def _hook(context: HookContext) -> None:
 
     def seeds(seed: Any) -> str | None:
         forked.sets()
-        own = threading.current_thread()
-        beside = own is not threading.main_thread() and context.recorder.active
-        if beside and own.ident not in threads and len(threads) < _MAX_THREADS:
-            threads.add(own.ident or 0)
+        own = get_ident()
+        beside = own != threading.main_thread().ident and context.recorder.active
+        if beside and own not in threads and len(threads) < _MAX_THREADS:
+            threads.add(own)
             context.recorder.value(THREAD_SEED, 1.0)
         return samples.seeds(seed)
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+from concurrent.futures import Future
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from lanescope.collector.hooks.exceptions import LIMIT, describe, error_sentence
+from lanescope.collector.hooks.threads import lost_errors
+from lanescope.collector.recorder.messages import say
 from lanescope.webapp import open_run
 from tests.support.recording import record_program
 
@@ -52,3 +60,30 @@ def test_a_hook_called_with_anything_works_as_without(tmp_path: Path) -> None:
     run = open_run(recorded.run)
     assert "recorder_errors" not in run.coverage
     assert run.warnings == ()
+
+
+def test_a_standard_error_of_the_program_may_be_any_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Tee:
+        def write(self, _: str) -> int:
+            raise RuntimeError
+
+    monkeypatch.setattr(sys, "stderr", Tee())
+    say("nothing is recorded")
+    monkeypatch.setattr(sys, "stderr", object())
+    say("nothing is recorded")
+
+
+def test_few_of_the_errors_that_a_program_got_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lost_errors, "_MAX_READ", 20)
+    recorder: Any = SimpleNamespace(active=True)
+    errors = lost_errors.LostErrors(recorder, lambda file: False)
+    for number in range(100):
+        future: Future[None] = Future()
+        try:
+            raise ValueError(f"error {number}")
+        except ValueError as error:
+            errors.failed(future, error)
+        errors.read(future)
+        assert len(errors._read) in range(1, 21)

@@ -37,6 +37,7 @@ def test_threads_get_lanes_and_their_events(tmp_path: Path) -> None:
             pool.submit(lambda: torch.ones(2).abs()).result()
         done = threading.Event()
         def raw(event):
+            torch.manual_seed(0)
             torch.ones(2).sqrt()
             event.set()
         _thread.start_new_thread(raw, (done,))
@@ -60,6 +61,29 @@ def test_threads_get_lanes_and_their_events(tmp_path: Path) -> None:
     events = events_of("main")
     assert events[:2] == [("thread_start", ids["derived"]), ("thread_join", ids["derived"])]
     assert events_of("derived") == [("thread_begin", ids["main"]), ("thread_end", None)]
+
+
+FINDS = """
+    import importlib.util, sys
+    sys.path.insert(0, sys.argv[1])
+    from lanescope.collector import inject
+    started = []
+    inject._start = lambda: started.append("torch" in sys.modules)
+    inject.bootstrap()
+    assert importlib.util.find_spec("torch").name == "torch"
+    assert importlib.util.find_spec("torch").name == "torch"
+    import torch
+    print(started, [one for one in sys.meta_path if isinstance(one, inject._AfterTorch)])
+"""
+
+
+def test_a_program_may_look_for_torch_before_it_imports_it(tmp_path: Path) -> None:
+    """As transformers and datasets do."""
+    (tmp_path / "torch.py").write_text("")
+    command = [sys.executable, write_program(tmp_path, FINDS), str(tmp_path)]
+    environment = {"LANESCOPE_RECORD": str(tmp_path / "run"), "PYTHONPATH": None}
+    done = run_program(command, environment=environment)
+    assert (done.returncode, done.stdout) == (0, "[True] []\n"), done.stderr
 
 
 @pytest.mark.slow

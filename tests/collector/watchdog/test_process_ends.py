@@ -115,6 +115,14 @@ OWN_HANDLERS = """
     print(os.waitpid(child, 0)[1])
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
     print(before is signal.SIG_DFL)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, b"forked")
+        time.sleep(30)
+    os.read(reading, 6)
+    os.kill(child, signal.SIGTERM)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(30)
 """
@@ -122,7 +130,7 @@ OWN_HANDLERS = """
 
 def test_a_handler_of_the_program_and_the_end_of_a_child_are_let_be(tmp_path: Path) -> None:
     recorded = record_program(tmp_path, WATCHED + OWN_HANDLERS, "--engine", "portable")
-    assert (recorded.status, recorded.stdout) == (7, "15\nTrue\n"), recorded.stderr
+    assert (recorded.status, recorded.stdout) == (7, "15\nTrue\n7\n"), recorded.stderr
     processes = json.loads((recorded.run / "manifest.json").read_text())["processes"]
     assert [p["ended"] for p in processes if p["role"] == "rank"] == ["exit"]
     assert not stalls(recorded, 0)
