@@ -115,7 +115,7 @@ class ScaledLosses:
 
 
 Trained = list[weakref.ref[torch.Tensor]]
-"""Parameters. Weakly: an optimizer may get others, and a parameter may lead to its optimizer."""
+"""Parameters. Weakly: an optimizer may get others, as where points are added to a scene."""
 
 
 def first_trained(optimizer: Optimizer) -> Trained:

@@ -103,7 +103,7 @@ PROGRAM = """
             with one:
                 pass
             print(name, "lost")
-        except Late:
+        except (Late, KeyboardInterrupt):
             pass
         interrupted = None
         print(name, free(one))
