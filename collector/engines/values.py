@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ..hooks.cuda_graphs import capturing
-from ..hooks.training.device_readback import has_passed, passes
+from ..hooks.training.device_readback import has_passed, passes_soon
 from ..journal.journal import (
     RECORD,
     TENSOR_MORE_RECORD,
@@ -273,7 +273,7 @@ class Values:
                     return
                 first = self._pending.popleft()
                 event, (counts, moments), row, flags, start, depth = first
-                if not (passes if wait else has_passed)(event):
+                if not (passes_soon if wait else has_passed)(event):
                     self._pending.appendleft(first)
                     return
             found = Numbers(*counts.tolist(), *moments.tolist())

@@ -31,7 +31,7 @@ def has_passed(event: Any) -> bool:
     return bool(asked.query())
 
 
-def passes(event: Any) -> bool:
+def passes_soon(event: Any) -> bool:
     """Waits for a device to reach an event as the recording ends; returns whether it has."""
     until = 0.0 if _hanging else time.monotonic() + _END_S
     while not has_passed(event):
@@ -77,7 +77,7 @@ class DeviceReadback:
         try:
             while self._pending:
                 event, host, then = first = self._pending.popleft()
-                if not (passes if wait else has_passed)(event):
+                if not (passes_soon if wait else has_passed)(event):
                     self._pending.appendleft(first)
                     return
                 then(host)
