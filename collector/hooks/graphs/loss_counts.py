@@ -2,8 +2,8 @@
 up, may have different numbers.
 
 Scales of the loss are followed from its root down to the function of the loss. Each of its tensors
-of one number counts, and so does the mean that the function takes itself. Nothing is recorded of a
-sum of several losses, and of what is no loss, as where a checkpoint runs backward for its part.
+of one number counts, and so does the mean that the function takes itself. A sum of
+several losses has no such number, nor has the part that a checkpoint runs backward through.
 """
 
 from __future__ import annotations
