@@ -61,6 +61,8 @@ class Training:
             self._begun = api.active() is not None
         session = api.active()
         self._folder = None if session is None else session.recorder.run
+        if self._run is not None and self._folder not in (None, Path(self._run).absolute()):
+            say(f"{self._folder} is being recorded already, so {self._run} is not made")
         self._first = steps_done
         api.mark("training begins" if not steps_done else f"training goes on at step {steps_done}")
 
@@ -111,10 +113,12 @@ class Training:
         """
         self.evaluated()
         api.mark("training ends")
+        session = api.active()
+        rank = 0 if session is None else session.recorder.process["rank"]
         if self._begun:
             api.stop()
             self._begun = False
-        if writers and self._folder is not None and int(os.environ.get("RANK", "0")) == 0:
+        if writers and self._folder is not None and rank == 0:
             try:
                 from lanescope.integrations.report import report
 

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp import cli
+from lanescope.webapp.plugins.checks import machine
 from lanescope.webapp.plugins.checks.machine import (
     PORTS,
     RULES,
@@ -70,10 +71,18 @@ def test_a_plain_machine_is_fine() -> None:
         ),
         (
             "init timeout",
-            {"variables": {"MASTER_ADDR": "node-7"}},
+            {"variables": {"MASTER_ADDR": "node-7"}, "master": "elsewhere"},
             "info",
             "init_process_group(timeout=timedelta(seconds=120)), 60 to 120",
         ),
+        (
+            "init timeout",
+            {"variables": {"MASTER_ADDR": "nod-7"}, "master": "unknown"},
+            "error",
+            "MASTER_ADDR to a name that this machine can resolve, or to an address",
+        ),
+        ("ports", {"variables": {"MASTER_PORT": "29500;"}}, "error", "MASTER_PORT=29500"),
+        ("ports", {"variables": {"MASTER_PORT": "70000"}}, "error", "MASTER_PORT=29500"),
         (
             "ports",
             {"busy_ports": (29500,)},
@@ -111,6 +120,12 @@ def test_a_plain_machine_is_fine() -> None:
             {"variables": {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}},
             "warning",
             "unset TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        ),
+        (
+            "async error handling",
+            {"variables": {"NCCL_ASYNC_ERROR_HANDLING": "0"}},
+            "warning",
+            "unset NCCL_ASYNC_ERROR_HANDLING",
         ),
         (
             "TORCH_DISTRIBUTED_DEBUG",
@@ -156,6 +171,27 @@ def test_a_port_that_is_taken_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.torch["backends"]
     (advice,) = (one for one in diagnose(found) if one.name == "ports")
     assert (advice.status, advice.found) == ("error", f"MASTER_PORT {port} is taken")
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("localhost", "here"),
+        ("127.0.0.2", "here"),
+        ("192.0.2.7", "elsewhere"),
+        ("no-such-host.invalid", "unknown"),
+        ("a..b", "unknown"),
+    ],
+)
+def test_where_the_rendezvous_is(address: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_probe", lambda _: TORCH)
+    monkeypatch.setenv("MASTER_ADDR", address)
+    assert machine_facts().master == place
+
+
+def test_what_nccl_does_by_itself_needs_no_setting() -> None:
+    advice = said("NCCL_IB_RETRY_CNT", infiniband=True)
+    assert (advice.status, advice.set) == ("ok", "")
 
 
 def test_of_this_machine_as_json() -> None:
@@ -292,7 +328,8 @@ def test_a_parameter_that_other_ranks_alone_used_is_not_used_in_vain(tmp_path: P
 def test_a_run_without_steps_cannot_tell(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     builder.op(START_NS, 1)
-    (check,) = of_run(builder.write())["checks"]
+    check, engine = of_run(builder.write())["checks"]
+    assert engine["name"] == "engine"
     assert (check["status"], check["found"]) == (
         "unknown",
         "record a training step: the run has no steps",
