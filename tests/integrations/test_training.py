@@ -134,3 +134,27 @@ def test_rank_0_alone_reports_whatever_the_launcher(tmp_path: Path) -> None:
     done = fork_program(program, str(tmp_path / "run"), ranks=2)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("reported") == 1
+
+
+TRACKER = """
+import sys
+import torch
+from lanescope.integrations.accelerate import LaneScopeTracker
+
+tracker = LaneScopeTracker(sys.argv[1], level="timing")  # older accelerate calls no start()
+torch.ones(3).sin()
+tracker.log({"loss": 1.0})
+torch.ones(3).cos()
+tracker.finish()
+"""
+
+
+@pytest.mark.slow
+def test_a_tracker_begins_with_what_it_logs_first(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TRACKER)
+    done = fork_program(program, str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    run = open_run(tmp_path / "run")
+    assert marks(run) == ["training begins", "training ends"]
+    assert values(run, "loss") == [1.0]

@@ -39,7 +39,7 @@ class LaneScopeTracker(GeneralTracker):
         return self._training
 
     def start(self) -> None:
-        """Begins, unless it has begun: accelerate before 1.9 does not call this."""
+        """Begins, unless it has begun: older versions of accelerate do not call this."""
         if not self._begun:
             self._begun = True
             self._training.begin()

@@ -63,8 +63,16 @@ class Training:
         self._folder = None if session is None else session.recorder.run
         if self._run is not None and self._folder not in (None, Path(self._run).absolute()):
             say(f"{self._folder} is being recorded already, so {self._run} is not made")
+        if steps_done:
+            self.resume(steps_done)
+        else:
+            api.mark("training begins")
+
+    def resume(self, steps_done: int) -> None:
+        """States the steps done before, where they become known after the begin."""
         self._first = steps_done
-        api.mark("training begins" if not steps_done else f"training goes on at step {steps_done}")
+        if steps_done:
+            api.mark(f"training goes on at step {steps_done}")
 
     def epoch(self, number: int) -> None:
         """Marks the begin of an epoch, counted from 0."""

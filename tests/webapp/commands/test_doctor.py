@@ -321,6 +321,30 @@ def test_a_run_that_looks_for_unused_parameters_in_vain(tmp_path: Path) -> None:
     assert found["evidence"]["name"] == "find_unused_parameters"
 
 
+@pytest.mark.parametrize(("beside", "found"), [((), ["backend"]), (("nccl:all_reduce",), [])])
+def test_gloo_moves_tensors_of_gpus_where_nccl_does_not(
+    tmp_path: Path, beside: tuple[str, ...], found: list[str]
+) -> None:
+    builder = Builder(tmp_path, world_size=1)
+    for name in ("gloo:all_reduce", *beside):
+        builder.op(START_NS, 1, name, step=0)
+    builder.row(
+        "gradient",
+        0,
+        builder.thread(),
+        time_ns=START_NS + 2,
+        step=0,
+        parameter="a",
+        norm=1.0,
+        numel=4,
+        dtype="float32",
+        device="cuda:0",
+    )
+    builder.phase(START_NS + 3, 1, "optimizer", step=0)
+    shown = of_run(builder.write())["findings"]
+    assert [one["evidence"]["name"] for one in shown] == found
+
+
 def test_a_parameter_that_other_ranks_alone_used_is_not_used_in_vain(tmp_path: Path) -> None:
     assert of_run(training(tmp_path, unused=True, reached=1))["findings"] == []
 
