@@ -22,8 +22,8 @@ _NAME = "run"
 
 
 class CellFailed(Exception):
-    """A recorded cell ended with an exception, which the notebook has shown already, or had no place
-    for its run."""
+    """A recorded cell ended with an exception, which the notebook has shown already, or there was
+    no place for its run."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"lanescope: {self}"]
@@ -66,7 +66,7 @@ def record_cell(shell: InteractiveShell, line: str, cell: str) -> Run | None:
     if api.active() is not None:
         raise click.UsageError("this process is being recorded already, by lanescope record")
     try:
-        check_free(folder)  # what a cell did before is no part of what it does now
+        check_free(folder)  # else what the cell did before would be in the run too
     except LaunchError as error:
         raise CellFailed(str(error)) from None
     with api.record(folder, **settings):
