@@ -2,12 +2,12 @@
 up, may have different numbers.
 
 Scales of the loss are followed from its root down to the function of the loss. Each of its tensors
-of one number counts, and so does the mean that the function takes itself.
+of one number counts, and so does the mean that the function takes itself. A sum of
+several losses has no such number, nor has the part that a checkpoint runs backward through.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
@@ -20,6 +20,9 @@ from ..training.device_readback import DeviceReadback
 from .node_facts import saved_tensor, short_name, takes_mean
 
 _MAX_SCALES = 6
+
+_KEEPS_VALUES = ("NegBackward0", "ToCopyBackward0", "CloneBackward0", "SqueezeBackward0")
+"""Nodes between scales."""
 
 _MAX_CALLS = 64
 """Losses of one step: a program without an optimizer stays in step 0."""
@@ -39,12 +42,15 @@ class LossCounts:
         if step != self._step:
             self._step, self._calls = step, 0
         self._calls += 1
-        if self._calls > _MAX_CALLS or capturing():
+        if self._calls > _MAX_CALLS or loss.numel() != 1 or capturing():
             return
         with recorder.own_torch(), torch.no_grad():
             self.readback.drain(wait=False)
+            factors = _factors(loss.grad_fn)
+            if factors is None:
+                return
             count: Any = 1.0
-            for factor, divides in _factors(loss.grad_fn):
+            for factor, divides in factors:
                 number: Any = factor
                 if isinstance(factor, torch.Tensor):
                     on_host = factor.device.type == "cpu"
@@ -62,8 +68,10 @@ class LossCounts:
             self._recorder.value(LOSS_COUNT, count, step)
 
 
-def _factors(node: Any) -> Iterator[tuple[torch.Tensor | float, bool]]:
-    """Yields numbers by which a loss is divided (True) or multiplied, from its last scale down."""
+def _factors(node: Any) -> list[tuple[torch.Tensor | float, bool]] | None:
+    """Returns numbers by which a loss is divided (True) or multiplied, from its last scale down;
+    None where these do not lead to a sum or mean."""
+    found: list[tuple[torch.Tensor | float, bool]] = []
     for _ in range(_MAX_SCALES):
         name = short_name(node)
         if name in ("DivBackward0", "MulBackward0"):
@@ -72,19 +80,27 @@ def _factors(node: Any) -> Iterator[tuple[torch.Tensor | float, bool]]:
             factor = saved_tensor(node, "_raw_saved_other" if first else "_raw_saved_self")
             # To read a number of a sharded tensor is a collective call.
             if type(factor) is not torch.Tensor or factor.dim() or factor.requires_grad:
-                return
+                return None
             if factor.is_complex():
-                return
-            yield factor, name.startswith("Div")
+                return None
+            found.append((factor, name.startswith("Div")))
             node = node.next_functions[0 if first else 1][0]
             continue
+        if name in _KEEPS_VALUES:
+            node = node.next_functions[0][0]
+            continue
         if name == "MeanBackward0":
-            yield float(node._saved_self_sym_numel), True
+            found.append((float(node._saved_self_sym_numel), True))
         elif takes_mean(node):
             weight = saved_tensor(node, "_raw_saved_total_weight")
             inputs = saved_tensor(node, "_raw_saved_self")
             if type(weight) is torch.Tensor and weight.numel() == 1:
-                yield weight, True
+                found.append((weight, True))
             elif inputs is not None:
-                yield float(inputs.numel()), True
-        return
+                found.append((float(inputs.numel()), True))
+            else:
+                return None
+        elif not name.startswith("SumBackward") and not hasattr(node, "_saved_reduction"):
+            return None
+        return found
+    return None
