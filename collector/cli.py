@@ -24,10 +24,15 @@ def _configure(ctx: click.Context, parameter: click.Parameter, path: Path | None
     if path is None:
         return
     names = {str(one.name) for one in ctx.command.params} - set(_NOT_IN_FILES)
+    several = {one.name for one in ctx.command.params if getattr(one, "multiple", False)}
     try:
-        ctx.default_map = read_config(path, names)
+        found = read_config(path, names)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    ctx.default_map = {
+        name: [value] if name in several and isinstance(value, str) else value
+        for name, value in found.items()
+    }
 
 
 _SETTINGS = (

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from itertools import chain
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..format.names import UNMOVED
 from .base import Importer
@@ -29,7 +30,7 @@ from .plain_pickle import MAX_PICKLE_BYTES, plain_pickle
 from .spill import CollectiveCall, Trace
 from .timestamps import MAX_NS
 
-_PAIR = re.compile(r"(?:nccl|gloo|xccl|ucc|mpi):(send|recv) ?(?:(\d{1,6}) ?(?:->|<-) ?(\d{1,6}))?")
+_PAIR = re.compile(r"\w+:(send|recv) ?(?:(\d{1,6}) ?(?:->|<-) ?(\d{1,6}))?")
 _NUMBER = re.compile(r"-?[0-9]{1,19}")
 ORDER_NS = 1000
 """Distance of calls whose dump holds no creation times: their order, drawn as instants."""
@@ -106,9 +107,9 @@ def take_dump(trace: Trace, dump: Any) -> None:
     trace.order_only = bool(entries) and not any(
         isinstance(e, dict) and _integer(e.get("time_created_ns"), 0) > 0 for e in entries
     )
-    for position, entry in enumerate(entries):
+    for position, entry, ended in _unbatched(entries, counts, overwritten=first > 0):
         at = (position + 1) * ORDER_NS if trace.order_only else None
-        call = _call(trace, entry, sizes, reader, at) if isinstance(entry, dict) else None
+        call = _call(trace, entry, ended, sizes, reader, at) if isinstance(entry, dict) else None
         if call is None:
             counts["dropped_malformed"] += 1
             continue
@@ -120,10 +121,71 @@ def take_dump(trace: Trace, dump: Any) -> None:
             paired[key] += 1
         calls.append(call)
     counts["imported_calls"] += len(calls)
+    if not calls:  # a rank that made no call may be the one that others wait for
+        trace.lanes["flight recorder", "0", False]
     if _forgotten(dump, calls, first):
         counts["unread_groups_whose_calls_were_overwritten"] += 1
         trace.lost_calls = True
     trace.calls = sorted(calls, key=lambda call: call.start)
+
+
+def _unbatched(
+    entries: list[Any], counts: Counter[str], *, overwritten: bool
+) -> Iterator[tuple[int, Any, Any]]:
+    """Yields of each call its position, its entry and the entry that has its state.
+
+    Calls of a batch share a number, and its last entry, "coalesced", has their state: their own
+    stays "scheduled". A batch of collectives is one call; sends and receives are calls each.
+    `overwritten`: the buffer has lost entries, maybe the first ones of a batch.
+    """
+    numbers = [_number(entry) for entry in entries]
+    batches: defaultdict[Any, list[int]] = defaultdict(list)
+    for position, number in enumerate(numbers):
+        batches[number].append(position)
+    for position, (number, entry) in enumerate(zip(numbers, entries, strict=True)):
+        batch = batches[number]
+        first, last = batch[0], entries[batch[-1]]
+        if number is None or not _ends_batch(last) or (len(batch) == 1 and not number.paired):
+            yield position, entry, entry
+        elif number.paired and position != batch[-1]:
+            yield position, entry, last
+        elif number.paired or position != first:
+            counts["imported_parts_of_batches"] += 1
+        elif overwritten and first == 0:
+            counts["unread_batches_whose_begin_was_overwritten"] += 1
+            counts["imported_parts_of_batches"] += 1
+        else:
+            yield position, entry | _tensors([entries[one] for one in batch]), last
+
+
+class _Number(NamedTuple):
+    """Place of a call among those of its group."""
+
+    group: str
+    paired: bool  # between two ranks, which are numbered apart
+    number: int
+
+
+def _number(entry: Any) -> _Number | None:
+    """Returns the number of an entry; None without one."""
+    if not isinstance(entry, dict):
+        return None
+    paired = entry.get("is_p2p") is True or bool(_PAIR.match(_text(entry.get("profiling_name"))))
+    number = _integer(entry.get("p2p_seq_id" if paired else "collective_seq_id"), 0)
+    return _Number(_group_name(entry), paired, number) if number > 0 else None
+
+
+def _ends_batch(entry: dict[str, Any]) -> bool:
+    return _text(entry.get("profiling_name")).endswith("coalesced")
+
+
+def _tensors(batch: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns sizes and dtypes of the tensors of all calls of a batch."""
+    found = {}
+    for name in ("input_sizes", "input_dtypes"):
+        lists = (one for entry in batch if isinstance(one := entry.get(name), list))
+        found[name] = list(islice(chain.from_iterable(lists), _MAX_SHAPES))
+    return found
 
 
 class _BoundedReader:
@@ -171,11 +233,15 @@ class _BoundedReader:
 def _call(
     trace: Trace,
     entry: dict[str, Any],
+    ended: dict[str, Any],
     sizes: dict[str, int],
     reader: _BoundedReader,
     place: int | None,
 ) -> CollectiveCall | None:
-    """Returns the call of an entry; None without a name or time. `place` is used as the time."""
+    """Returns the call of an entry; None without a name or time.
+
+    `ended` is the entry that has its state. `place` is used as the time.
+    """
     start = _integer(entry.get("time_created_ns"), 0) if place is None else place
     label = _text(entry.get("profiling_name"))
     if not 0 < start < MAX_NS or not label:
@@ -189,13 +255,13 @@ def _call(
     dtypes = " ".join(
         COMMUNICATION_DTYPES.get(_text(one), _text(one)) for one in kinds[:_MAX_SHAPES]
     )
-    done = entry.get("state") == "completed" or entry.get("retired") is True
-    complete = _integer(entry.get("time_discovered_completed_ns"), 0)
+    done = ended.get("state") == "completed"  # one that is only "retired" has timed out
+    complete = _integer(ended.get("time_discovered_completed_ns"), 0)
     complete = complete if done and place is None and start <= complete < MAX_NS else 0
     thread = _text(entry.get("thread_id")) or "0"
     lane = trace.lanes["flight recorder", thread, False]
     trace.lanes.lanes[lane].name = _text(entry.get("thread_name")) or f"thread {thread}"
-    numbered = _integer(entry.get("collective_seq_id"), 0)
+    numbered = _integer(entry.get("collective_seq_id", entry.get("seq_id")), 0)
     return CollectiveCall(
         name=name,
         lane=lane,

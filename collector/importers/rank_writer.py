@@ -58,6 +58,7 @@ class Rank:
     closed: bool = True
     has_counts: bool = True  # False: the counts of the file are listed with another rank
     host: str = ""
+    seen_ns: int | None = None  # an instant at which it was there, where it has no events
     calls: list[CollectiveCall] = field(default_factory=list)
 
     @classmethod
@@ -112,6 +113,9 @@ class RankWriter:
         sorted_rows = _Sorted.of(rank)
         for place, lanes in _by_place(rank.places).items():
             self._lane(rank, sorted_rows, place, lanes, spans, stacks)
+        if not spans and rank.seen_ns is not None:
+            place = next(iter(rank.places.of.values()))
+            spans[place.thread] = place, rank.seen_ns, rank.seen_ns
         folder = self._run / rank_folder(rank.rank)
         self._file(folder / "thread.parquet", "thread", _thread_table(spans))
         if stacks:

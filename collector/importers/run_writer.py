@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
 _RANK_IN_NAME = re.compile(r"rank[-_ .]?(\d{1,6})", re.IGNORECASE)
+_LAST_NUMBER = re.compile(r"(.*?)(\d{1,6})(\D*)")
 _MAX_RANKS = 1_000_000
 
 
@@ -163,6 +164,10 @@ def _one_rank_each(traces: Sequence[Trace], numbers: Sequence[int], fields: Fiel
         if fields.step is not None:
             take_steps(trace, {number: list(lanes)}, fields.step)
         ranks.append(_rank(number, trace, lanes, trace.slices.rows()))
+    called = [call.start for rank in ranks for call in rank.calls]
+    for rank in ranks:
+        if _numbers_its_calls(rank.trace) and not rank.calls:
+            rank.seen_ns = min(called, default=None)
     return ranks
 
 
@@ -301,9 +306,10 @@ def _ranks(
     pairs = zip(files, found, strict=True)
     named = [_named(path) if number is None else number for path, number in pairs]
     if all(number is None for number in named):
-        if len(files) > 1:
+        counted = _last_numbers(files, max(len(files), *map(_world, traces)))
+        if len(files) > 1 and not counted:
             notes.append("the files do not name their ranks: they were numbered in the order given")
-        return list(range(len(files)))
+        return counted or list(range(len(files)))
     numbers: list[int] = []
     for path, number in zip(files, named, strict=True):
         if number is None or not 0 <= number < _MAX_RANKS:
@@ -330,6 +336,14 @@ def _stated_rank(trace: Trace) -> int | None:
 def _named(path: Path) -> int | None:
     found = _RANK_IN_NAME.search(path.name)
     return int(found[1]) if found else None
+
+
+def _last_numbers(files: Sequence[Path], world: int) -> list[int]:
+    """Returns ranks by the last number in names that differ in it alone; empty for other names."""
+    found = [one for path in files if (one := _LAST_NUMBER.fullmatch(path.name))]
+    numbers = [int(one[2]) for one in found]
+    alike = len({(one[1], one[3]) for one in found}) == 1 and max(numbers) < world
+    return numbers if alike and len({*numbers}) == len(files) else []
 
 
 def _world(trace: Trace) -> int:

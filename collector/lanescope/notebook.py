@@ -11,6 +11,7 @@ import click
 from lanescope.collector import api
 from lanescope.collector.cli import options_from, recording_settings
 from lanescope.collector.format.options import default_run
+from lanescope.collector.session.launch import LaunchError, check_free
 from lanescope.webapp.runs.run import Run, open_run
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ _NAME = "run"
 
 
 class CellFailed(Exception):
-    """A recorded cell ended with an exception, which the notebook has shown already."""
+    """A recorded cell ended with an exception, which the notebook has shown already, or there was
+    no place for its run."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"lanescope: {self}"]
@@ -54,7 +56,8 @@ def register(shell: InteractiveShell) -> None:
 def record_cell(shell: InteractiveShell, line: str, cell: str) -> Run | None:
     """Runs a cell under the recorder and returns its run; None where nothing can be recorded.
 
-    Raises CellFailed after a cell that failed, and click.UsageError for wrong options.
+    Raises CellFailed for a cell that failed or has no place for its run, and click.UsageError for
+    wrong options.
     """
     parsed = _parse.main(shlex.split(line), standalone_mode=False, prog_name="%%lanescope")
     if not isinstance(parsed, tuple):  # --help
@@ -62,6 +65,10 @@ def record_cell(shell: InteractiveShell, line: str, cell: str) -> Run | None:
     folder, name, settings = parsed
     if api.active() is not None:
         raise click.UsageError("this process is being recorded already, by lanescope record")
+    try:
+        check_free(folder)  # else what the cell did before would be in the run too
+    except LaunchError as error:
+        raise CellFailed(str(error)) from None
     with api.record(folder, **settings):
         result = shell.run_cell(cell)
     try:

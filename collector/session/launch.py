@@ -83,14 +83,19 @@ def _status(returned: int) -> int:
     return 128 - returned if returned < 0 else returned
 
 
-def prepare_run(run: Path, options: Options, command: Sequence[str]) -> None:
-    """Makes the run's folder and manifest. Raises LaunchError where the place is taken, OSError
-    where it cannot be written."""
+def check_free(run: Path) -> None:
+    """Raises LaunchError where there is something at the place of a run."""
     if run.exists() and (not run.is_dir() or any(run.iterdir())):
         raise LaunchError(
             f"{run} is there already and is not empty; "
             "choose another place with -o, or remove it first"
         )
+
+
+def prepare_run(run: Path, options: Options, command: Sequence[str]) -> None:
+    """Makes the run's folder and manifest. Raises LaunchError where the place is taken, OSError
+    where it cannot be written."""
+    check_free(run)
     manifest.create(run, options, command, world_size=1)
     (run / REACHED_FILE).touch()
 

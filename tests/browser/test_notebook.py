@@ -27,6 +27,7 @@ CELLS = (
     "lw.view(run)",
     f"%%lanescope -o failed -n second\n{PROGRAM}raise ValueError('mine')",
     "second",
+    f"%%lanescope -o recorded\n{PROGRAM}",
 )
 
 
@@ -85,6 +86,8 @@ def test_cells_are_recorded_and_runs_show_themselves(jupyter: Path, tmp_path: Pa
     assert ours["traceback"] == [
         "lanescope: the cell failed; what it did is in failed, and in second"
     ]
+    (taken,) = (one for one in cells[6]["outputs"] if one["output_type"] == "error")
+    assert taken["traceback"][0].startswith("lanescope: recorded is there already")
 
 
 @pytest.fixture

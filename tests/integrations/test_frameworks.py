@@ -76,6 +76,16 @@ lightning.Trainer(
 ).fit(Model(), loader, loader)
 """
 
+RESUMED = LIGHTNING.replace(".fit(Model(), loader, loader)", "").replace(
+    "lightning.Trainer(", "options = dict("
+)
+RESUMED += """
+first = lightning.Trainer(**{**options, "max_epochs": 1, "callbacks": [], "logger": False})
+first.fit(Model(), loader)
+first.save_checkpoint("first.ckpt")
+lightning.Trainer(**options).fit(Model(), loader, ckpt_path="first.ckpt", weights_only=False)
+"""
+
 ACCELERATE = f"""{DATA}
 import accelerate
 from lanescope.integrations.accelerate import LaneScopeTracker
@@ -216,6 +226,13 @@ def test_lightning(python: Path, tmp_path: Path) -> None:
     assert outer_evaluations(run) == 2
     assert len(run.steps(0)) == 8
     assert_reported(python, tmp_path, 8)
+
+
+def test_a_resumed_training_goes_on_with_its_steps(python: Path, tmp_path: Path) -> None:
+    run = trained(python, RESUMED, tmp_path)
+    assert marks(run)[:3] == ["training begins", "training goes on at step 4", "epoch 1"]
+    assert len(run.steps(0)) == 4
+    assert reported(python, tmp_path)["lanescope/step_ms"] == [5, 6, 7, 8]
 
 
 def test_accelerate(python: Path, tmp_path: Path) -> None:

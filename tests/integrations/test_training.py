@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lanescope.integrations import Training
 from lanescope.webapp.runs.run import Run, open_run
 from tests.support.processes import fork_program
@@ -77,3 +79,82 @@ def test_without_a_recording_nothing_is_done() -> None:
         training.log({"loss": 1.0})
         with training.evaluation():
             training.checkpoint("a.pt")
+
+
+OTHER = """
+import sys
+import torch
+import lanescope.collector as ls
+from lanescope.integrations import Training
+
+with ls.record(sys.argv[1]), Training(sys.argv[2]):
+    torch.ones(3).sin()
+"""
+
+
+def test_a_run_that_is_not_made_is_said(tmp_path: Path) -> None:
+    program, run, other = tmp_path / "program.py", tmp_path / "run", tmp_path / "other"
+    program.write_text(OTHER)
+    done = fork_program(program, str(run), str(other))
+    words = f"lanescope: {run} is being recorded already, so {other} is not made\n"
+    assert (done.returncode, done.stderr) == (0, words)
+    assert marks(open_run(run)) == ["training begins", "training ends"]
+    same = fork_program(program, str(tmp_path / "same"), str(tmp_path / "same"))
+    assert (same.returncode, same.stderr) == (0, "")
+
+
+REPORTING = """
+import os
+import sys
+import torch
+import torch.distributed as dist
+from lanescope.integrations import Training
+
+class Writer:
+    def figures(self, step, values):
+        pass
+    def findings(self, found):
+        print("reported", flush=True)
+
+rank = int(os.environ.pop("RANK"))  # as launchers that do not set it
+dist.init_process_group("gloo", rank=rank)
+training = Training(sys.argv[1], level="timing")
+training.begin()
+dist.all_reduce(torch.ones(3))
+dist.barrier()
+training.end([Writer()])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.torchrun
+def test_rank_0_alone_reports_whatever_the_launcher(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(REPORTING)
+    done = fork_program(program, str(tmp_path / "run"), ranks=2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("reported") == 1
+
+
+TRACKER = """
+import sys
+import torch
+from lanescope.integrations.accelerate import LaneScopeTracker
+
+tracker = LaneScopeTracker(sys.argv[1], level="timing")  # older accelerate calls no start()
+torch.ones(3).sin()
+tracker.log({"loss": 1.0})
+torch.ones(3).cos()
+tracker.finish()
+"""
+
+
+@pytest.mark.slow
+def test_a_tracker_begins_with_what_it_logs_first(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(TRACKER)
+    done = fork_program(program, str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    run = open_run(tmp_path / "run")
+    assert marks(run) == ["training begins", "training ends"]
+    assert values(run, "loss") == [1.0]

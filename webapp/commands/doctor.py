@@ -62,16 +62,19 @@ def of_run(run: Run) -> tuple[list[Advice], list[Finding]]:
     """Returns advice on the settings a recording was made with."""
     from lanescope.webapp.plugins.checks.environment import environment  # loads pandas
 
+    found: list[Finding] = []
     try:
         found = environment(run)
     except NotApplicable as reason:
-        return [Advice("settings", "unknown", str(reason))], []
-    advice = [
-        Advice(str(f.evidence["name"]), "warning", f.title, str(f.evidence["set"])) for f in found
-    ]
-    advised = {one.name for one in advice}
-    asked = ("backend", "find_unused_parameters", "DataLoader workers")
-    advice += [Advice(name, "ok", "nothing found") for name in asked if name not in advised]
+        advice = [Advice("settings", "unknown", str(reason))]
+    else:
+        advice = [
+            Advice(str(f.evidence["name"]), "warning", f.title, str(f.evidence["set"]))
+            for f in found
+        ]
+        advised = {one.name for one in advice}
+        asked = ("backend", "find_unused_parameters", "DataLoader workers")
+        advice += [Advice(name, "ok", "nothing found") for name in asked if name not in advised]
     engines = sorted({p["engine"] for p in run.manifest["processes"]})
     if "portable" in engines:
         why = "The native engine costs a tenth per op; it needs a C++ compiler where it records."

@@ -40,6 +40,8 @@ TRIPS = 24
 """Round trips of a measurement; the shortest counts."""
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 64.0
 MAX_POINTS = 64
+MAX_FAILED = 3
+"""Measurements that may fail in a row before a rank gives up."""
 
 _ASK, _ANSWER = struct.Struct("!q"), struct.Struct("!qq")
 _NONCE_BYTES = 16
@@ -84,6 +86,11 @@ class ClockServer:
             _Socket, bytes | None
         ] = {}  # part of a question; None: nonce not yet seen
         self.served = 0  # clients that came and went
+
+    @property
+    def connected(self) -> bool:
+        """Whether a client that knows the nonce is there."""
+        return any(part is not None for part in self._clients.values())
 
     def serve(self, until: Callable[[], bool]) -> None:
         """Answers until `until` returns True; checks that ten times a second."""
@@ -240,14 +247,10 @@ class Clocks:
         address = json.loads(store.get(key + "address"))
         known = Calibration(reference["reference"], reference["wall"], ())
 
-        def measure() -> None:
-            client = Client(address["hosts"], address["port"], bytes.fromhex(address["nonce"]))
-            try:
-                self._measure(client, known)
-            finally:
-                client.close()
+        def connect() -> Client:
+            return Client(address["hosts"], address["port"], bytes.fromhex(address["nonce"]))
 
-        return measure
+        return lambda: self._measure(connect, known)
 
     def _until_served(self, server: ClockServer, clients: int) -> Callable[[], bool]:
         """Returns whether this process ends and all clients left, or had time to."""
@@ -256,26 +259,46 @@ class Clocks:
         def over() -> bool:
             if self._ending and not deadline:
                 deadline.append(time.monotonic() + END_S)
-            return bool(deadline) and (server.served >= clients or time.monotonic() > deadline[0])
+            done = server.served >= clients and not server.connected
+            return bool(deadline) and (done or time.monotonic() > deadline[0])
 
         return over
 
-    def _measure(self, client: Client, calibration: Calibration) -> None:
+    def _measure(self, connect: Callable[[], Client], calibration: Calibration) -> None:
+        """Measures until the end, and connects again where no answer came in time: a thread of
+        rank 0 may hold Python's lock for long."""
         points: list[Point] = []
-        pause = FIRST_PAUSE_S
-        while True:
-            ending = self._ending
-            points.append(client.measure())
-            if len(points) > MAX_POINTS:
-                del points[1:-1:2]
-            folder = self._recorder.folder
-            if folder is not None:
-                known = calibration._replace(points=tuple(points))
-                write_json(folder / CALIBRATION_FILE, known.to_json())
-            if ending:
-                return
-            self._pause(pause)
-            pause = min(2 * pause, MAX_PAUSE_S)
+        client, failed, pause = None, 0, FIRST_PAUSE_S
+        try:
+            while failed < MAX_FAILED:
+                ending = self._ending
+                try:
+                    client = client or connect()
+                    points.append(client.measure())
+                except OSError:
+                    failed += 1
+                    if client is not None:
+                        client.close()
+                    client = None
+                else:
+                    failed = 0
+                    self._keep(calibration, points)
+                if ending:
+                    return
+                self._pause(pause)
+                pause = min(2 * pause, MAX_PAUSE_S)
+        finally:
+            if client is not None:
+                client.close()
+
+    def _keep(self, calibration: Calibration, points: list[Point]) -> None:
+        if len(points) > MAX_POINTS:
+            del points[1:-1:2]
+        folder = self._recorder.folder
+        if folder is not None:
+            write_json(
+                folder / CALIBRATION_FILE, calibration._replace(points=tuple(points)).to_json()
+            )
 
     def _until(self, condition: Callable[[], bool]) -> bool:
         deadline, pause = time.monotonic() + JOIN_S, 0.01

@@ -30,21 +30,26 @@ class LaneScopeTracker(GeneralTracker):
     def __init__(self, run: str | os.PathLike[str] | None = None, **settings: Any) -> None:
         super().__init__()
         self._training = Training(run, **settings)
+        self._begun = False
 
     @property
     def tracker(self) -> Training:
         """The training, for epochs, evaluation and checkpoints."""
+        self.start()
         return self._training
 
     def start(self) -> None:
-        """Begins."""
-        self._training.begin()
+        """Begins, unless it has begun: older versions of accelerate do not call this."""
+        if not self._begun:
+            self._begun = True
+            self._training.begin()
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Does nothing: a run holds the program's command."""
 
     def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
         """Records the metrics."""
+        self.start()
         self._training.log(values)
 
     def finish(self) -> None:

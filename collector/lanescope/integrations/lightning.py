@@ -36,7 +36,11 @@ class LaneScopeCallback(_Callback):
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Begins."""
-        self._training.begin(trainer.global_step)
+        self._training.begin()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """States the steps of the checkpoint, which Lightning restores after `on_fit_start`."""
+        self._training.resume(trainer.global_step)
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
         """Marks an epoch."""

@@ -61,8 +61,18 @@ class Training:
             self._begun = api.active() is not None
         session = api.active()
         self._folder = None if session is None else session.recorder.run
+        if self._run is not None and self._folder not in (None, Path(self._run).absolute()):
+            say(f"{self._folder} is being recorded already, so {self._run} is not made")
+        if steps_done:
+            self.resume(steps_done)
+        else:
+            api.mark("training begins")
+
+    def resume(self, steps_done: int) -> None:
+        """States the steps done before, where they become known after the begin."""
         self._first = steps_done
-        api.mark("training begins" if not steps_done else f"training goes on at step {steps_done}")
+        if steps_done:
+            api.mark(f"training goes on at step {steps_done}")
 
     def epoch(self, number: int) -> None:
         """Marks the begin of an epoch, counted from 0."""
@@ -111,10 +121,12 @@ class Training:
         """
         self.evaluated()
         api.mark("training ends")
+        session = api.active()
+        rank = 0 if session is None else session.recorder.process["rank"]
         if self._begun:
             api.stop()
             self._begun = False
-        if writers and self._folder is not None and int(os.environ.get("RANK", "0")) == 0:
+        if writers and self._folder is not None and rank == 0:
             try:
                 from lanescope.integrations.report import report
 

@@ -95,7 +95,8 @@ class LaneScopeCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> None:
         """Ends, and reports."""
-        with _writers(args) if self._report else _no_writers() as writers:
+        reports = self._report and state.is_world_process_zero
+        with _writers(args) if reports else _no_writers() as writers:
             self._training.end(writers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import socket
 import threading
 import time
@@ -59,6 +60,47 @@ def test_a_drifting_clock_is_placed_within_its_uncertainty() -> None:
         local = instant + off + int((instant - start) * drift)
         placed = local + found.offset_ns + round((local - local_start) * found.drift_ppb * 1e-9)
         assert abs(placed - instant) <= found.uncertainty_ns
+
+
+def test_a_rank_0_that_once_answers_late_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clocks, "FIRST_PAUSE_S", 0.01)
+    late = [2 * clocks.ANSWER_S]  # a thread of its holds Python's lock
+
+    def now() -> int:
+        time.sleep(late.pop() if late else 0)
+        return time.monotonic_ns()
+
+    over = threading.Event()
+    server = clocks.ClockServer(now)
+    recorder = Recorder(tmp_path, Options())
+    recorder.thread()
+    measured = clocks.Clocks(recorder)
+    threads = [
+        threading.Thread(target=server.serve, args=(over.is_set,)),
+        threading.Thread(
+            target=measured._measure,
+            args=(
+                lambda: clocks.Client(["127.0.0.1"], server.port, server.nonce),
+                Calibration("a", 0, ()),
+            ),
+        ),
+    ]
+    for one in threads:
+        one.start()
+    assert recorder.folder is not None
+    file = recorder.folder / clocks.CALIBRATION_FILE
+    deadline = time.monotonic() + 30
+    while not file.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    measured._ending = True
+    measured._wake.release()
+    threads[1].join()
+    over.set()
+    threads[0].join()
+    assert len(Calibration.parse(json.loads(file.read_text())).points) >= 1
+    assert not late
 
 
 def test_one_measurement_leaves_the_drift_open() -> None:

@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from lanescope.webapp import cli
+from lanescope.webapp.plugins.checks import machine
 from lanescope.webapp.plugins.checks.machine import (
     PORTS,
     RULES,
@@ -70,10 +71,18 @@ def test_a_plain_machine_is_fine() -> None:
         ),
         (
             "init timeout",
-            {"variables": {"MASTER_ADDR": "node-7"}},
+            {"variables": {"MASTER_ADDR": "node-7"}, "master": "elsewhere"},
             "info",
             "init_process_group(timeout=timedelta(seconds=120)), 60 to 120",
         ),
+        (
+            "init timeout",
+            {"variables": {"MASTER_ADDR": "nod-7"}, "master": "unknown"},
+            "error",
+            "MASTER_ADDR to a name that this machine can resolve, or to an address",
+        ),
+        ("ports", {"variables": {"MASTER_PORT": "29500;"}}, "error", "MASTER_PORT=29500"),
+        ("ports", {"variables": {"MASTER_PORT": "70000"}}, "error", "MASTER_PORT=29500"),
         (
             "ports",
             {"busy_ports": (29500,)},
@@ -111,6 +120,12 @@ def test_a_plain_machine_is_fine() -> None:
             {"variables": {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0"}},
             "warning",
             "unset TORCH_NCCL_ASYNC_ERROR_HANDLING",
+        ),
+        (
+            "async error handling",
+            {"variables": {"NCCL_ASYNC_ERROR_HANDLING": "0"}},
+            "warning",
+            "unset NCCL_ASYNC_ERROR_HANDLING",
         ),
         (
             "TORCH_DISTRIBUTED_DEBUG",
@@ -156,6 +171,27 @@ def test_a_port_that_is_taken_is_noticed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.torch["backends"]
     (advice,) = (one for one in diagnose(found) if one.name == "ports")
     assert (advice.status, advice.found) == ("error", f"MASTER_PORT {port} is taken")
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [
+        ("localhost", "here"),
+        ("127.0.0.2", "here"),
+        ("192.0.2.7", "elsewhere"),
+        ("no-such-host.invalid", "unknown"),
+        ("a..b", "unknown"),
+    ],
+)
+def test_where_the_rendezvous_is(address: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "_probe", lambda _: TORCH)
+    monkeypatch.setenv("MASTER_ADDR", address)
+    assert machine_facts().master == place
+
+
+def test_what_nccl_does_by_itself_needs_no_setting() -> None:
+    advice = said("NCCL_IB_RETRY_CNT", infiniband=True)
+    assert (advice.status, advice.set) == ("ok", "")
 
 
 def test_of_this_machine_as_json() -> None:
@@ -285,6 +321,30 @@ def test_a_run_that_looks_for_unused_parameters_in_vain(tmp_path: Path) -> None:
     assert found["evidence"]["name"] == "find_unused_parameters"
 
 
+@pytest.mark.parametrize(("beside", "found"), [((), ["backend"]), (("nccl:all_reduce",), [])])
+def test_gloo_moves_tensors_of_gpus_where_nccl_does_not(
+    tmp_path: Path, beside: tuple[str, ...], found: list[str]
+) -> None:
+    builder = Builder(tmp_path, world_size=1)
+    for name in ("gloo:all_reduce", *beside):
+        builder.op(START_NS, 1, name, step=0)
+    builder.row(
+        "gradient",
+        0,
+        builder.thread(),
+        time_ns=START_NS + 2,
+        step=0,
+        parameter="a",
+        norm=1.0,
+        numel=4,
+        dtype="float32",
+        device="cuda:0",
+    )
+    builder.phase(START_NS + 3, 1, "optimizer", step=0)
+    shown = of_run(builder.write())["findings"]
+    assert [one["evidence"]["name"] for one in shown] == found
+
+
 def test_a_parameter_that_other_ranks_alone_used_is_not_used_in_vain(tmp_path: Path) -> None:
     assert of_run(training(tmp_path, unused=True, reached=1))["findings"] == []
 
@@ -292,7 +352,8 @@ def test_a_parameter_that_other_ranks_alone_used_is_not_used_in_vain(tmp_path: P
 def test_a_run_without_steps_cannot_tell(tmp_path: Path) -> None:
     builder = Builder(tmp_path)
     builder.op(START_NS, 1)
-    (check,) = of_run(builder.write())["checks"]
+    check, engine = of_run(builder.write())["checks"]
+    assert engine["name"] == "engine"
     assert (check["status"], check["found"]) == (
         "unknown",
         "record a training step: the run has no steps",

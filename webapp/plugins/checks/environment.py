@@ -55,7 +55,11 @@ def _backend(run: Run) -> list[Finding]:
     devices = run.events("gradient", columns=["device"])["device"].cast(pa.string())
     if not pc.any(pc.starts_with(devices, "cuda")).as_py():
         return []
-    if not any(name.startswith("gloo:") for name in texts_of(run, "op", "name")):
+    names = texts_of(run, "op", "name")
+    # Beside NCCL, Gloo is for tensors of the processor: objects, barriers, checkpoints.
+    if not any(one.startswith("gloo:") for one in names) or any(
+        one.startswith("nccl:") for one in names
+    ):
         return []
     return [
         _finding(

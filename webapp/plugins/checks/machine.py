@@ -64,6 +64,7 @@ class Facts:
     compiler: str | None
     shared_memory: int | None  # bytes free in /dev/shm; None: no /dev/shm
     master_port_free: bool | None = field(default=None)  # None: not named, or on another machine
+    master: Literal["here", "elsewhere", "unknown"] = "here"  # where MASTER_ADDR leads
 
     @property
     def gpus(self) -> int:
@@ -80,7 +81,8 @@ def machine_facts(python: str = sys.executable) -> Facts:
     """Returns the facts of this machine and process. Torch is asked in a process of its own."""
     variables = dict(os.environ)
     port = variables.get("MASTER_PORT", "")
-    ours = variables.get("MASTER_ADDR", "") in LOCAL and variables.get("RANK", "0") == "0"
+    master = _place_of(variables.get("MASTER_ADDR", ""))
+    ours = master == "here" and variables.get("RANK", "0") == "0"
     named = int(port) if port.isdecimal() and int(port) < 65536 else None
     preferred = variables.get("CXX", "")
     names = (preferred, *_COMPILERS) if preferred else _COMPILERS
@@ -94,6 +96,7 @@ def machine_facts(python: str = sys.executable) -> Facts:
         compiler=next((found for found in map(shutil.which, names) if found), None),
         shared_memory=shutil.disk_usage(shared).free if shared.is_dir() else None,
         master_port_free=_free(named) if ours and named else None,
+        master=master,
     )
 
 
@@ -122,6 +125,21 @@ def _probe(python: str) -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return None
     return found
+
+
+def _place_of(address: str) -> Literal["here", "elsewhere", "unknown"]:
+    if address in LOCAL:
+        return "here"
+    try:
+        family, *_, place = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError):
+        return "unknown"
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as server:
+            server.bind(place)
+    except OSError:  # this machine has no such address
+        return "elsewhere"
+    return "here"
 
 
 def _free(port: int) -> bool:
@@ -197,8 +215,17 @@ def _backend(facts: Facts) -> Advice:
 
 def _init_timeout(facts: Facts) -> Advice:
     address = facts.variables.get("MASTER_ADDR", "")
-    if address in LOCAL:
+    if facts.master == "here":
         return Advice("init timeout", "ok", "the rendezvous is on this machine")
+    if facts.master == "unknown":
+        why = "Every rank connects to rank 0 there; without an address it waits until the timeout."
+        return Advice(
+            "init timeout",
+            "error",
+            f"MASTER_ADDR {address} has no address",
+            "MASTER_ADDR to a name that this machine can resolve, or to an address",
+            why,
+        )
     why = (
         "Hosts that are far apart, or start late, need longer to find each other than a local job; "
         "much longer only hides that one of them never comes."
@@ -209,8 +236,12 @@ def _init_timeout(facts: Facts) -> Advice:
 
 def _ports(facts: Facts) -> Advice:
     span = f"{PORTS[0]}-{PORTS[-1]}"
+    port, number = facts.variables.get("MASTER_PORT", ""), facts.number("MASTER_PORT")
+    if port and (number is None or not 0 <= number < 65536):
+        why = "All ranks read it, and stop where it is not the number of a port."
+        found = f"MASTER_PORT is {port!r}, expected 0 to 65535"
+        return Advice("ports", "error", found, f"MASTER_PORT={PORTS[0]}", why)
     if facts.master_port_free is False:
-        port = facts.variables["MASTER_PORT"]
         why = "Rank 0 must listen there; the others would reach another program, or none."
         return Advice(
             "ports",
@@ -236,7 +267,9 @@ def _ports(facts: Facts) -> Advice:
     return Advice("ports", "ok", f"{span} are free", "", why)
 
 
-def _in_range(name: str, low: int, high: int, advised: int, why: str) -> Callable[[Facts], Advice]:
+def _in_range(
+    name: str, low: int, high: int, advised: int, why: str, *, default: int
+) -> Callable[[Facts], Advice]:
     """A rule for a variable of NCCL's InfiniBand transport."""
 
     def rule(facts: Facts) -> Advice:
@@ -246,6 +279,8 @@ def _in_range(name: str, low: int, high: int, advised: int, why: str) -> Callabl
             return Advice(name, "error", f"{text!r}, expected {low} to {high}", setting, why)
         if not facts.infiniband:
             return Advice(name, "ok", f"{text or 'not set'}; there is no InfiniBand")
+        if value is None and default >= advised:
+            return Advice(name, "ok", f"not set; NCCL takes {default}")
         if value is None:
             return Advice(name, "info", "not set", setting, why)
         status: Status = "ok" if value >= advised else "warning"
@@ -277,10 +312,11 @@ def _async_errors(facts: Facts) -> Advice:
         "Without it a rank whose peer failed waits for ever; with it the process ends, and an "
         "elastic launcher starts again. It is on by default."
     )
-    value = facts.variables.get(name, facts.variables.get(old))
+    used = old if old in facts.variables and name not in facts.variables else name
+    value = facts.variables.get(used)
     if value == "0":
-        return Advice("async error handling", "warning", f"{name}=0", f"unset {name}", why)
-    if old in facts.variables and name not in facts.variables:
+        return Advice("async error handling", "warning", f"{used}=0", f"unset {used}", why)
+    if used == old:
         renamed = "The old name is going to be ignored."
         return Advice("async error handling", "info", f"{old}={value}", f"{name}={value}", renamed)
     return Advice("async error handling", "ok", "on by default" if value is None else value)
@@ -348,10 +384,10 @@ def rules() -> Iterator[Callable[[Facts], Advice]]:
         22,
         "How long InfiniBand waits for an acknowledgement, 4 us * 2^value; large or busy fabrics "
         "need 22, else a short disturbance ends the job.",
+        default=20,
     )
-    yield _in_range(
-        "NCCL_IB_RETRY_CNT", 1, 7, 7, "How often InfiniBand tries again before it gives up."
-    )
+    why = "How often InfiniBand tries again before it gives up."
+    yield _in_range("NCCL_IB_RETRY_CNT", 1, 7, 7, why, default=7)
     yield from (_socket_threads, _async_errors, _debug, _unused_parameters, _workers, _engine)
 
 
