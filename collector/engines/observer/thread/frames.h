@@ -1,8 +1,9 @@
 // Events of a thread that have begun, innermost last.
 #pragma once
 
+#include <array>
 #include <cstdint>
-#include <cstring>
+#include <memory>
 #include <vector>
 
 #include "journal/string_table.h"
@@ -38,20 +39,22 @@ struct Frame {
   bool blind;       // at level numerics: code inside may write without an operator
 };
 
-// A stack that does not zero new entries: the caller of `push` sets all fields.
+// A stack that does not zero new entries: the caller of `push` sets all fields. A frame stays where
+// it is while others begin: capturing its stack may run a destructor of the program, with operators
+// of its own.
 class FrameStack {
  public:
   Frame& push() {
-    if (__builtin_expect(count_ == frames_.size(), 0)) {
-      frames_.resize(2 * frames_.size());
+    if (__builtin_expect(count_ == BLOCK * blocks_.size(), 0)) {
+      blocks_.push_back(std::make_unique<Block>());
     }
-    return frames_[count_++];
+    return at(count_++);
   }
 
   bool empty() const { return count_ == 0; }
   bool within(uint8_t scope) const {
     for (size_t i = 0; i < count_; ++i) {
-      if (frames_[i].scope == scope) {
+      if (at(i).scope == scope) {
         return true;
       }
     }
@@ -60,23 +63,24 @@ class FrameStack {
   // True if an operator that has a record is running.
   bool within_operator() const {
     for (size_t i = 0; i < count_; ++i) {
-      if (frames_[i].op != nullptr && frames_[i].opened) {
+      if (at(i).op != nullptr && at(i).opened) {
         return true;
       }
     }
     return false;
   }
-  Frame& top() { return frames_[count_ - 1]; }
+  Frame& top() { return at(count_ - 1); }
   void pop() { --count_; }
   void clear() { count_ = 0; }
 
   // Removes the frame of an event that ends out of order. False if it has none.
   bool take(const at::RecordFunction* function, Frame& frame) {
     for (size_t i = count_; i-- != 0;) {
-      if (frames_[i].function == function) {
-        frame = frames_[i];
-        std::memmove(&frames_[i], &frames_[i] + 1, (count_ - i - 1) * sizeof(Frame));
-        --count_;
+      if (at(i).function == function) {
+        frame = at(i);
+        for (--count_; i < count_; ++i) {
+          at(i) = at(i + 1);
+        }
         return true;
       }
     }
@@ -84,7 +88,12 @@ class FrameStack {
   }
 
  private:
-  std::vector<Frame> frames_ = std::vector<Frame>(64);
+  static constexpr size_t BLOCK = 64;
+  using Block = std::array<Frame, BLOCK>;
+
+  Frame& at(size_t i) const { return (*blocks_[i / BLOCK])[i % BLOCK]; }
+
+  std::vector<std::unique_ptr<Block>> blocks_;
   size_t count_ = 0;
 };
 
