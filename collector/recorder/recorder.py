@@ -373,12 +373,11 @@ class Recorder:
             return
         self.coverage["recorder_errors"] += 1
         reason = f"{type(error).__name__}: {error}"
-        places = [
-            f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
-            for frame, line in traceback.walk_tb(error.__traceback__)
-        ]
-        if RecursionError.__name__ not in reason:  # the program is at its limit, as it will see
-            self.warn(f"recorder error, some events are missing: {reason}{''.join(places[-1:])}")
+        if RecursionError.__name__ in reason:  # the program is at its limit, as it will see
+            return
+        for frame, line in deque(traceback.walk_tb(error.__traceback__), maxlen=1):
+            reason += f" ({os.path.basename(frame.f_code.co_filename)}:{line})"
+        self.warn(f"recorder error, some events are missing: {reason}")
 
     def warn(self, sentence: str) -> None:
         """Prints one line to standard error, once per process."""

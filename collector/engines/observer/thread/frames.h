@@ -48,13 +48,13 @@ class FrameStack {
     if (__builtin_expect(count_ == BLOCK * blocks_.size(), 0)) {
       blocks_.push_back(std::make_unique<Block>());
     }
-    return at(count_++);
+    return slot(count_++);
   }
 
   bool empty() const { return count_ == 0; }
   bool within(uint8_t scope) const {
     for (size_t i = 0; i < count_; ++i) {
-      if (at(i).scope == scope) {
+      if (slot(i).scope == scope) {
         return true;
       }
     }
@@ -63,23 +63,23 @@ class FrameStack {
   // True if an operator that has a record is running.
   bool within_operator() const {
     for (size_t i = 0; i < count_; ++i) {
-      if (at(i).op != nullptr && at(i).opened) {
+      if (slot(i).op != nullptr && slot(i).opened) {
         return true;
       }
     }
     return false;
   }
-  Frame& top() { return at(count_ - 1); }
+  Frame& top() { return slot(count_ - 1); }
   void pop() { --count_; }
   void clear() { count_ = 0; }
 
   // Removes the frame of an event that ends out of order. False if it has none.
   bool take(const at::RecordFunction* function, Frame& frame) {
     for (size_t i = count_; i-- != 0;) {
-      if (at(i).function == function) {
-        frame = at(i);
+      if (slot(i).function == function) {
+        frame = slot(i);
         for (--count_; i < count_; ++i) {
-          at(i) = at(i + 1);
+          slot(i) = slot(i + 1);
         }
         return true;
       }
@@ -91,7 +91,7 @@ class FrameStack {
   static constexpr size_t BLOCK = 64;
   using Block = std::array<Frame, BLOCK>;
 
-  Frame& at(size_t i) const { return (*blocks_[i / BLOCK])[i % BLOCK]; }
+  Frame& slot(size_t i) const { return (*blocks_[i / BLOCK])[i % BLOCK]; }
 
   std::vector<std::unique_ptr<Block>> blocks_;
   size_t count_ = 0;
