@@ -51,28 +51,33 @@ WORKERS = """
     import os, signal, sys, threading
     import torch
     import lanescope.collector as ls
+    from lanescope.collector.journal import own_lock
 
     ls.start(sys.argv[1], engine="portable", level="numerics")
-    sys.setswitchinterval(1e-5)
-    x, ended = torch.ones(8), False
+    x = torch.ones(8)
+    x.add(1)
+    taken, takes = os.pipe()  # no lock, which the recorder would look at
+    waits, ends = os.pipe()
 
-    def works():
-        while not ended:
-            x.add(1)
+    def holds(lock):
+        with lock:
+            os.write(takes, b"x")
+            os.read(waits, 1)
 
-    thread = threading.Thread(target=works)
-    thread.start()
-    for _ in range(100):
+    for lock in list(own_lock._all):
+        thread = threading.Thread(target=holds, args=[lock])
+        thread.start()
+        os.read(taken, 1)
         child = os.fork()
         if child == 0:
             signal.alarm(20)
             x.mul(2)
             os._exit(0)
+        os.write(ends, b"x")
+        thread.join()
         if os.waitpid(child, 0)[1]:
             print("a child hangs")
             break
-    ended = True
-    thread.join()
     ls.stop()
 """
 
